@@ -1,0 +1,5 @@
+import sys
+
+from csvreport.cli import main
+
+sys.exit(main())

@@ -1,0 +1,5 @@
+"""What can go wrong."""
+
+
+class DurationError(ValueError):
+    """The text is not a duration."""

@@ -1,0 +1,5 @@
+"use strict";
+
+const { slugify } = require("./lib/slugify");
+
+module.exports = { slugify };

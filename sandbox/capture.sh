@@ -1,0 +1,45 @@
+#!/bin/sh
+# Writes what changed in a work tree since its recorded base, as a binary-safe patch.
+#
+#   capture.sh BASE_GIT TREE OUT [LARGEST_KB]
+#
+# OUT (an existing, empty folder) gets diff.patch and, when something was left out, skipped.txt. Runs in the box, or on
+# the host over a tree taken out of one, so the tree is hostile: nothing in it is executed, no link is followed, no
+# configuration of it is read. The tree's own .git counts for nothing: commits, a broken index or no .git at all make no
+# difference. TREE is used up: nested repositories lose their .git, so that their files count as files.
+set -u
+base=$1 tree=$2 out=$3 largest_kb=${4:-51200}
+
+PATH=$PATH:/usr/local/bin:/usr/bin:/bin
+clean_git() {
+    env -i PATH="$PATH" HOME="$out" LC_ALL=C GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 \
+        GIT_DIR="$base" GIT_WORK_TREE="$tree" GIT_INDEX_FILE="$out/index" GIT_OBJECT_DIRECTORY="$out/objects" \
+        GIT_ALTERNATE_OBJECT_DIRECTORIES="$base/objects" GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0 \
+        git -c core.fileMode=true -c core.symlinks=true -c core.protectNTFS=false -c core.protectHFS=false \
+        -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.autocrlf=false -c core.fsmonitor=false \
+        -c core.untrackedCache=false -c core.hooksPath=/dev/null -c diff.renames=true -c gc.auto=0 "$@"
+}
+
+# A folder that was moved away, or a link put in its place, is an empty tree: everything in it was deleted.
+if [ -L "$tree" ] || [ ! -d "$tree" ]; then
+    tree=$out/empty
+    mkdir "$tree" || exit 1
+fi
+cd "$tree" || exit 1
+mkdir "$out/objects" && clean_git read-tree HEAD || exit 1
+
+# What the agent closed to its owner is opened again; find does so on its way down.
+find . -type d ! -perm -700 -exec chmod u+rwx {} \; -o -type f ! -perm -400 -exec chmod u+r {} + 2>/dev/null
+
+# Pipes, devices and huge files are left out: noted, taken away, and put back as they were in the base.
+find . -path ./.git -prune -o \( ! -type f ! -type d ! -type l -o -type f -size +"$largest_kb"k \) -exec sh -c '
+    printf "%s\0" "$@" >>"$0/left_out"
+    printf "%s\n" "$@" >>"$0/skipped.txt"
+    rm -f -- "$@"
+' "$out" {} +
+[ ! -e "$out/left_out" ] || clean_git checkout-index -q -f -z --stdin <"$out/left_out" 2>/dev/null
+find . -name .git ! -path ./.git -prune -exec rm -rf -- {} + 2>/dev/null
+
+clean_git add -A --ignore-errors 2>"$out/errors" || sed 's/^/not added: /' "$out/errors" >>"$out/skipped.txt"
+clean_git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --src-prefix=a/ --dst-prefix=b/ \
+    HEAD >"$out/diff.patch"

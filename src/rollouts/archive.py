@@ -1,0 +1,88 @@
+"""Takes a folder out of a tar stream that came from a box, and so may have been made to hurt.
+
+Regular files, folders and links are made below the target and nowhere else: names that climb, absolute names and paths
+through links are left out, links are made but never followed, everything else is skipped. What was skipped is returned.
+"""
+
+import contextlib
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
+
+MAX_MEMBERS = 500_000
+MAX_BYTES = 4 * 1024**3
+
+
+class _Chunks:
+    """The reading end that `tarfile` wants, over an iterator of bytes."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks: Iterator[bytes] = iter(chunks)
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        parts, have = [self._rest], len(self._rest)
+        while have < size:
+            chunk = next(self._chunks, b"")
+            if not chunk:
+                break
+            parts.append(chunk)
+            have += len(chunk)
+        data = b"".join(parts)
+        self._rest = data[size:]
+        return data[:size]
+
+
+def unpack(chunks: Iterable[bytes], target: Path) -> list[str]:
+    """Make what the stream holds below `target`, without its first folder; returns what was left out.
+
+    Raises `tarfile.TarError` or OSError when the stream is no archive or goes over the limits.
+    """
+    target.mkdir(parents=True)
+    skipped: list[str] = []
+    total = count = 0
+    with tarfile.open(fileobj=cast(BinaryIO, _Chunks(chunks)), mode="r|", errorlevel=2) as archive:
+        for member in archive:
+            count, total = count + 1, total + max(0, member.size)
+            if count > MAX_MEMBERS or total > MAX_BYTES:
+                raise tarfile.ReadError(f"more than {MAX_MEMBERS:,} members or {MAX_BYTES:,} bytes")
+            place = _place(target, member.name)
+            if place is None or not _make(archive, member, place):
+                skipped.append(member.name)
+    return skipped
+
+
+def _place(target: Path, name: str) -> Path | None:
+    """Where a member goes, or None when it must not go anywhere."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        return None
+    place = target
+    for part in path.parts[1:-1]:
+        place = place / part
+        if place.is_symlink() or not place.is_dir():
+            return None
+    return target.joinpath(*path.parts[1:])
+
+
+def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> bool:
+    if member.isdir():
+        if not place.is_symlink():
+            place.mkdir(exist_ok=True)
+            return True
+        return False
+    with contextlib.suppress(IsADirectoryError, PermissionError, FileNotFoundError):
+        place.unlink()
+    if member.issym():
+        place.symlink_to(member.linkname)
+        return True
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None:
+        return False
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(place, flags, 0o700 if member.mode & 0o100 else 0o600), "wb") as out:
+        while chunk := content.read(1024 * 1024):
+            out.write(chunk)
+    return True

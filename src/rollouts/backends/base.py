@@ -1,0 +1,301 @@
+"""The sandbox contract: a backend runs jobs, each in a fresh box of its own, from start to end.
+
+There is no exec into a living box. A job's files go in before it starts, its output is streamed while it runs, and what
+it is asked for comes out when it ends. That is the one shape which Docker, Modal and batch systems share.
+
+What a reader would get wrong: a job that exits non-zero, runs over time or out of memory is a *result*. `SandboxFailed`
+is raised only for what is not the job's own doing.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, Protocol
+
+from rollouts.backends.handout import Handout
+from rollouts.config import DockerSettings, Limits
+from rollouts.digests import digest_of
+from rollouts.errors import JobCancelled, SandboxFailed
+
+BOX_APP = "/app"
+BOX_REPO = "/app/repo"
+"""Where the task's repository lies in a box, unless its `environment.workdir` says otherwise."""
+BOX_TOOLS = "/rollouts"
+"""What we put into a box for ourselves: supervisor, capture script, instructions, the recorded base."""
+BOX_HOME = "/home/agent"
+BOX_TOOL_FILES = ("supervise.sh", "capture.sh")
+
+GRACE_S = 5.0
+"""Between asking a job to end and killing it."""
+START_LIMIT_S = 120.0
+"""How long a box may take until its supervisor says that the command begins."""
+HANDOUT_LIMIT_S = 120.0
+"""How long a box may take to capture and hand out what it was asked for, before it is ended from outside."""
+
+
+def sandbox_file(name: str) -> Path:
+    """The in-box script of that name: inside the installed package, or in a checkout's `sandbox/`."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "sandbox" / name
+    return installed if installed.exists() else package.parents[1] / "sandbox" / name
+
+
+@dataclass(frozen=True)
+class Image:
+    """The recipe of a box's file system. Equal digests mean equal content, so an image is built once and kept."""
+
+    task_id: str
+    tree: Path
+    """The repository as the agent finds it, its one-commit `.git` included."""
+    base_git: Path
+    """The recorded base that patches are made against; put where the agent cannot change it."""
+    source_digest: str
+    """Names the content of `tree` and `base_git`."""
+    instructions: str
+    base: str | None = None
+    """The task's own base image; None means the backend's default."""
+    dockerfile: Path | None = None
+    """Built instead of `base` when given, in its own folder, without `dockerfile_hidden`."""
+    dockerfile_hidden: tuple[str, ...] = ()
+    """Names beside the Dockerfile that must not reach the build: what is hidden from agents."""
+    dockerfile_digest: str = ""
+    install: str | None = None
+    """A shell command that installs the agent; one layer for all tasks that share a base."""
+    overlay: Path | None = None
+    """Files that go to `/app`, beside the repository."""
+    overlay_digest: str = ""
+    workdir: str = BOX_REPO
+    subdir: str | None = None
+    """The folder of the repository in which the agent starts."""
+    user: str | None = None
+
+    def digest(self, *extra: str) -> str:
+        """Name the content; `extra` is what the backend adds to the recipe (its default base, its scripts)."""
+        parts = (self.source_digest, self.instructions, self.base, self.dockerfile_digest, self.install)
+        return digest_of(*parts, self.overlay_digest, self.workdir, self.user, *extra)[:24]
+
+
+@dataclass(frozen=True)
+class BoxPaths:
+    """Where things lie, as the job sees them."""
+
+    repo: str
+    cwd: str
+    tools: str
+    home: str
+
+    @property
+    def instructions(self) -> str:
+        """The text that the agent is told."""
+        return f"{self.tools}/instructions.md"
+
+    @property
+    def inputs(self) -> str:
+        """The folder with the job's own files."""
+        return f"{self.tools}/in"
+
+    @property
+    def outputs(self) -> str:
+        """The folder in which the job may leave `notes.md`."""
+        return f"{self.tools}/out"
+
+    def environment(self) -> dict[str, str]:
+        """The same for the job's own eyes."""
+        return {
+            "HOME": self.home,
+            "ROLLOUTS_REPO": self.repo,
+            "ROLLOUTS_INSTRUCTIONS": self.instructions,
+            "ROLLOUTS_OUT": self.outputs,
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command in one fresh box."""
+
+    job_id: str
+    """Unique among jobs that live at the same time; part of the box's name."""
+    run_id: str
+    batch: str
+    image: Image
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: Limits
+    timeout_s: float
+    network: Literal["none", "gateway", "open"]
+    outputs_dir: Path
+    """Where on the host the files that the box hands out are put."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Put into the box's inputs folder before the command starts; for what belongs to one run only."""
+    capture: bool = True
+    """Whether a patch of the repository is wanted."""
+
+    @property
+    def hard_limit_s(self) -> float:
+        """When a box is ended from outside, counted from the command's start, whatever happens inside."""
+        return self.timeout_s + 2 * GRACE_S
+
+    def supervisor(self, paths: BoxPaths, *, boxed: bool, unpack: bool, capture: bool) -> list[str]:
+        """The box's main process: our supervisor with the job's command in it."""
+        options = ["--limit", f"{self.timeout_s:g}", "--grace", f"{GRACE_S:g}", "--tools", paths.tools, "--cwd", paths.cwd]
+        options += ["--boxed"] * boxed + ["--unpack"] * unpack
+        options += ["--capture", paths.repo] if capture and self.capture else []
+        return ["sh", f"{paths.tools}/supervise.sh", *options, "--", *self.argv]
+
+
+class Ended(StrEnum):
+    """How a job came to its end."""
+
+    EXITED = "exited"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job left behind. Its box stays until `free` is called, so that results can be saved first."""
+
+    ended: Ended
+    exit_code: int | None
+    """The command's own code; None when it did not live to tell."""
+    duration_s: float
+    """The command's own wall clock: without making the box, without capturing."""
+    outputs: Mapping[str, Path]
+    """Files the box handed out, by name."""
+    workspace: Path | None
+    """The repository as the job left it, when the box did not make the patch itself: make it on the host."""
+    notes: tuple[str, ...] = ()
+    """What the box or the backend wants said in `sandbox.log`."""
+    free: Callable[[], None] = lambda: None
+    """Give the box back. Returns at once; the work is done behind."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that `doctor` looked at, and what to do when it is not as it should be."""
+
+    name: str
+    ok: bool
+    detail: str
+    advice: str = ""
+
+
+class LogSink(Protocol):
+    """Takes output as it comes. Must be quick and must not raise."""
+
+    def __call__(self, data: bytes) -> None: ...
+
+
+class Backend(ABC):
+    """Runs jobs, each in a box of its own. The only thing that knows how to make and free one."""
+
+    name: str
+
+    def __init__(self, settings: DockerSettings, cache_dir: Path) -> None:
+        self.settings = settings
+        self.cache_dir = cache_dir
+        self._cancelled = threading.Event()
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `BackendUnavailable`, saying what to do, unless boxes can be made here."""
+
+    @abstractmethod
+    def findings(self) -> list[Finding]:
+        """What this machine has for this backend; the first one tells whether it can be used. Never raises."""
+
+    @abstractmethod
+    def prepare(self, image: Image, sink: LogSink) -> None:
+        """Build or find the image. Once, however many threads ask at the same time; raises `ImageFailed`."""
+
+    @abstractmethod
+    def is_prepared(self, image: Image) -> bool:
+        """Whether `prepare` would have nothing to build."""
+
+    @abstractmethod
+    def paths(self, job_id: str, image: Image) -> BoxPaths:
+        """Where things will lie in that job's box."""
+
+    @abstractmethod
+    def run(self, job: Job, sink: LogSink) -> JobResult:
+        """Run one job to its end. A non-zero exit, running over time or out of memory is a result.
+
+        Raises SandboxFailed for what is not the job's own doing and JobCancelled after `cancel`. Safe to call from
+        many threads.
+        """
+
+    @abstractmethod
+    def reap(self) -> list[str]:
+        """Remove what dead processes of ours left behind, and say what; never anyone else's."""
+
+    def versions(self) -> dict[str, str]:
+        """What the manifest records of the machine beneath."""
+        return {}
+
+    def cancel(self) -> None:
+        """End every running job soon; their `run` raises JobCancelled, and so does each later one."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Wait for boxes that are being freed."""
+
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise JobCancelled
+
+
+class Watch:
+    """Tells when a box must be ended from outside: the same rule for every backend."""
+
+    def __init__(self, job: Job, handout: Handout, clock: Callable[[], float]) -> None:
+        self._job, self._handout, self._clock = job, handout, clock
+        self._started = clock()
+        self.timed_out = False
+        """Recorded before the box is killed: an exit code does not tell a timeout."""
+
+    def overdue(self) -> str | None:
+        """Why the box must end now, or None."""
+        now, handout = self._clock(), self._handout
+        if handout.broken:
+            return f"the handout broke off: {handout.broken}"
+        if handout.began is None:
+            return "the box did not start in time" if now > self._started + START_LIMIT_S else None
+        if handout.ended_at is None:
+            self.timed_out = now > handout.began + self._job.hard_limit_s
+            return "the job's time is over" if self.timed_out else None
+        return "handing out took too long" if now > handout.ended_at + HANDOUT_LIMIT_S else None
+
+    def duration_s(self) -> float:
+        """The command's own time, as far as it is known."""
+        began = self._handout.began or self._started
+        return (self._handout.ended_at or self._clock()) - began
+
+
+class Once:
+    """Does a piece of work once per key, however many threads ask; the others wait and share how it ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys: dict[str, tuple[threading.Event, list[SandboxFailed]]] = {}
+
+    def __call__(self, key: str, work: Callable[[], None]) -> None:
+        """Do `work` for `key` unless it was done. A SandboxFailed of the first is raised for all who asked."""
+        with self._lock:
+            first = key not in self._keys
+            done, failures = self._keys.setdefault(key, (threading.Event(), []))
+        if first:
+            try:
+                work()
+            except SandboxFailed as exc:
+                failures.append(exc)
+            except BaseException as exc:
+                failures.append(SandboxFailed(f"{type(exc).__name__}: {exc}"))
+                raise
+            finally:
+                done.set()
+        done.wait()
+        if failures:
+            raise failures[0]

@@ -1,0 +1,349 @@
+"""Boxes in a Docker engine, through docker-py. Everything that knows the engine is in this file and `docker_images`.
+
+The engine is the slow part, so the number of calls per run is what we control: create, attach, start and remove. Files
+go in and come out on the attached stream; the container's own state is asked for only when something went wrong.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import select
+import socket
+import struct
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, NotFound
+from docker.types import LogConfig, Ulimit
+
+from rollouts.archive import unpack
+from rollouts.backends.base import (
+    BOX_HOME,
+    BOX_TOOLS,
+    Backend,
+    BoxPaths,
+    Ended,
+    Finding,
+    Image,
+    Job,
+    JobResult,
+    LogSink,
+    Once,
+    Watch,
+)
+from rollouts.backends.docker_images import DockerImages
+from rollouts.backends.handout import Handout
+from rollouts.backends.owner import Owner
+from rollouts.config import DockerSettings
+from rollouts.errors import BackendUnavailable, SandboxFailed
+
+log = logging.getLogger(__name__)
+
+API_LIMIT_S = 120
+LOOK_EVERY_S = 0.25
+"""How often a box's time and the wish to cancel are looked at."""
+END_LIMIT_S = 30.0
+"""How long the engine may take to end a container that was killed."""
+OWNER_LABEL, BATCH_LABEL, RUN_LABEL = "rollouts.owner", "rollouts.batch", "rollouts.run"
+ENGINE_TROUBLE = (DockerException, requests.RequestException, OSError)
+
+
+class DockerBackend(Backend):
+    """Runs jobs as containers of one engine."""
+
+    name = "docker"
+
+    def __init__(self, settings: DockerSettings, cache_dir: Path) -> None:
+        super().__init__(settings, cache_dir)
+        self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
+        self._once = Once()
+
+    @cached_property
+    def _api(self) -> docker.APIClient:
+        """Safe for many threads: each call takes a connection of its own out of a large pool."""
+        try:
+            client = docker.from_env(timeout=API_LIMIT_S, max_pool_size=1024)
+            client.api.ping()
+        except ENGINE_TROUBLE as exc:
+            raise BackendUnavailable(_why_unreachable(exc)) from exc
+        return client.api
+
+    @cached_property
+    def _images(self) -> DockerImages:
+        return DockerImages(self._api, self.settings.base_image, self.cache_dir)
+
+    def check(self) -> None:
+        """An engine answers."""
+        self._api.ping()
+
+    def versions(self) -> dict[str, str]:
+        """The engine's."""
+        version = self._api.version()
+        return {"docker": version["Version"], "docker_api": version["ApiVersion"], "base_image": self.settings.base_image}
+
+    def findings(self) -> list[Finding]:
+        """The engine, then the default base image."""
+        try:
+            version = self._api.version()
+            base = self._images.has_base()
+        except BackendUnavailable as exc:
+            where, _, advice = str(exc).rpartition("; ")
+            return [Finding("docker engine", False, where, advice)]
+        except ENGINE_TROUBLE as exc:
+            return [Finding("docker engine", False, _explain(exc), "restart Docker")]
+        advice = "" if base else "it is pulled when first needed; without a registry set $ROLLOUTS_BASE_IMAGE"
+        return [
+            Finding("docker engine", True, f"{version['Version']} (API {version['ApiVersion']})"),
+            Finding("base image", base, self.settings.base_image, advice),
+        ]
+
+    def prepare(self, image: Image, sink: LogSink) -> None:
+        """Build it unless the engine has it."""
+        self._once(image.digest(), lambda: self._images.build(image, sink))
+
+    def is_prepared(self, image: Image) -> bool:
+        """Whether the engine has it already."""
+        return self._images.has(image)
+
+    def paths(self, job_id: str, image: Image) -> BoxPaths:
+        """The same in every box of an image."""
+        cwd = f"{image.workdir}/{image.subdir}" if image.subdir else image.workdir
+        return BoxPaths(image.workdir, cwd, BOX_TOOLS, BOX_HOME)
+
+    def run(self, job: Job, sink: LogSink) -> JobResult:
+        """One container, removed when the result is freed."""
+        self._raise_if_cancelled()
+        try:
+            container: str = self._api.create_container_from_config(self._config(job), name=None)["Id"]
+        except ENGINE_TROUBLE as exc:
+            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
+        try:
+            return _Container(self, self._api, container, job, sink).run()
+        except ENGINE_TROUBLE as exc:
+            self._free(container)
+            raise SandboxFailed(f"the engine failed: {_explain(exc)}") from exc
+        except BaseException:
+            self._free(container)
+            raise
+
+    def _config(self, job: Job) -> dict[str, Any]:
+        paths = self.paths(job.job_id, job.image)
+        memory = job.limits.memory_mb * 1024 * 1024
+        host = self._api.create_host_config(
+            init=True,
+            network_mode="bridge" if job.network == "open" else "none",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=job.limits.pids,
+            mem_limit=memory,
+            memswap_limit=memory,
+            nano_cpus=min(round(job.limits.cpus * 1e9), self._cpus * 10**9),
+            tmpfs={"/tmp": "rw,exec,nosuid,nodev,size=512m"},
+            ulimits=[Ulimit(name="nofile", soft=4096, hard=4096), Ulimit(name="core", soft=0, hard=0)],
+            log_config=LogConfig(type="json-file", config={"max-size": "10m", "max-file": "1"}),
+        )
+        config: dict[str, Any] = self._api.create_container_config(
+            self._images.tag(job.image),
+            command=None,
+            entrypoint=job.supervisor(paths, boxed=True, unpack=bool(job.files), capture=True),
+            environment={**job.env, **paths.environment()},
+            host_config=host,
+            labels={OWNER_LABEL: Owner.current().encode(), BATCH_LABEL: job.batch, RUN_LABEL: job.run_id},
+            stdin_open=bool(job.files),
+        )
+        if job.files:
+            config["StdinOnce"] = True
+            config["AttachStdin"] = True
+        return config
+
+    @cached_property
+    def _cpus(self) -> int:
+        """The engine refuses to give more than it has."""
+        return int(self._api.info()["NCPU"])
+
+    def reap(self) -> list[str]:
+        """Remove containers whose owner is dead."""
+        removed = []
+        for container in self._api.containers(all=True, filters={"label": OWNER_LABEL}):
+            owner = Owner.decode(container["Labels"][OWNER_LABEL])
+            if owner is not None and owner.is_dead():
+                self._remove(container["Id"])
+                removed.append(f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})")
+        return removed
+
+    def _free(self, container: str) -> None:
+        self._teardown.submit(self._remove, container)
+
+    def _remove(self, container: str) -> None:
+        """Kill and remove: no stop grace, nothing in the box is worth waiting for."""
+        try:
+            self._api.remove_container(container, v=True, force=True)
+        except NotFound:
+            log.debug("container %s was gone already", container[:12])
+        except ENGINE_TROUBLE as exc:
+            log.warning("container %s is left behind until the next start: %s", container[:12], _explain(exc))
+
+    def close(self) -> None:
+        """Wait until all containers are gone."""
+        self._teardown.shutdown(wait=True)
+
+
+class _Container:
+    """One container while it runs."""
+
+    def __init__(self, backend: DockerBackend, api: docker.APIClient, container: str, job: Job, sink: LogSink) -> None:
+        self._backend, self._api, self._id, self._job, self._sink = backend, api, container, job, sink
+        self._handout = Handout(job.outputs_dir, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic)
+        self._why: str | None = None
+        self._frames = bytearray()
+
+    def run(self) -> JobResult:
+        params = {"stdin": int(bool(self._job.files)), "stdout": 1, "stderr": 1, "stream": 1}
+        stream = self._api.attach_socket(self._id, params=params)  # before the start, so that nothing is missed
+        try:
+            started = time.time()
+            self._api.start(self._id)
+            wire: socket.socket = getattr(stream, "_sock", stream)
+            wire.settimeout(API_LIMIT_S)
+            if self._job.files:
+                wire.sendall(_tar(self._job.files))
+                wire.shutdown(socket.SHUT_WR)
+            self._attend(wire)
+        finally:
+            stream.close()
+            self._handout.close()
+        self._backend._raise_if_cancelled()
+        return self._result(started)
+
+    def _attend(self, wire: socket.socket) -> None:
+        """Pass output on until everything is handed out or the box has ended, if need be by us."""
+        next_look = time.monotonic() + LOOK_EVERY_S
+        kill_by = None
+        while not self._handout.done:
+            readable, _, _ = select.select([wire], [], [], LOOK_EVERY_S)
+            if readable:
+                data = wire.recv(262144)
+                if not data:
+                    return
+                self._take(data)
+            if time.monotonic() < next_look:
+                continue
+            next_look = time.monotonic() + LOOK_EVERY_S
+            if kill_by is None and self._must_end():
+                kill_by = time.monotonic() + END_LIMIT_S
+                with contextlib.suppress(APIError):
+                    self._api.kill(self._id)
+            elif kill_by is not None and time.monotonic() > kill_by:
+                raise SandboxFailed(f"the engine did not end the container within {END_LIMIT_S:.0f} s")
+
+    def _must_end(self) -> bool:
+        self._why = self._watch.overdue()
+        return self._why is not None or self._backend._cancelled.is_set()
+
+    def _take(self, data: bytes) -> None:
+        """The stream comes in frames: which pipe, how many bytes, the bytes."""
+        self._frames += data
+        start = 0
+        while len(self._frames) - start >= 8:
+            kind, size = struct.unpack_from(">BxxxL", self._frames, start)
+            if len(self._frames) - start - 8 < size:
+                break
+            content = bytes(self._frames[start + 8 : start + 8 + size])
+            self._handout.feed(content) if kind == 1 else self._sink(content)
+            start += 8 + size
+        del self._frames[:start]
+
+    def _result(self, started: float) -> JobResult:
+        handout, watch = self._handout, self._watch
+        fine = handout.done and handout.exit_code == 0
+        state = {} if fine else self._final_state()
+        out_of_memory = bool(state.get("OOMKilled")) and not handout.timed_out and not watch.timed_out
+        if handout.began is None and not out_of_memory:
+            said = "; ".join(handout.notes) or self._why or state.get("Error") or f"exit code {state.get('ExitCode')}"
+            raise SandboxFailed(f"the sandbox did not start: {said}")
+        if not handout.done and self._why is None and not out_of_memory and self._was_killed(started):
+            raise SandboxFailed("the container was killed from outside")
+        if out_of_memory:
+            ended = Ended.OUT_OF_MEMORY
+        else:
+            ended = Ended.TIMEOUT if handout.timed_out or watch.timed_out else Ended.EXITED
+        outputs = dict(handout.files) if handout.done else {}
+        lost = self._job.capture and "diff.patch" not in outputs
+        return JobResult(
+            ended=ended,
+            exit_code=handout.exit_code if ended is Ended.EXITED else None,
+            duration_s=watch.duration_s(),
+            outputs=outputs,
+            workspace=self._take_out() if lost else None,
+            notes=(*handout.notes, *((self._why,) if self._why else ())),
+            free=lambda: self._backend._free(self._id),
+        )
+
+    def _final_state(self) -> dict[str, Any]:
+        """How the container ended. Its stream is over, so this is a matter of moments."""
+        deadline = time.monotonic() + END_LIMIT_S
+        while True:
+            state: dict[str, Any] = self._api.inspect_container(self._id)["State"]
+            if not state["Running"]:
+                return state
+            if time.monotonic() > deadline:
+                raise SandboxFailed(f"the container did not end within {END_LIMIT_S:.0f} s")
+            time.sleep(0.02)
+
+    def _was_killed(self, started: float) -> bool:
+        """The supervisor is gone without a word. If someone killed the container, the engine has seen it."""
+        events = self._api.events(
+            since=int(started) - 1,
+            until=int(time.time()) + 1,
+            filters={"container": self._id, "event": ["kill", "stop"]},
+            decode=True,
+        )
+        return any(True for _ in events)
+
+    def _take_out(self) -> Path:
+        """Get the repository out of the stopped container, so that the patch can be made outside."""
+        target = Path(tempfile.mkdtemp(prefix=".workspace-", dir=self._job.outputs_dir)) / "tree"
+        try:
+            chunks, _ = self._api.get_archive(self._id, self._job.image.workdir, chunk_size=1024 * 1024)
+            unpack(chunks, target)
+        except NotFound:
+            log.debug("%s: the repository itself is gone: everything was deleted", self._job.run_id)
+        except tarfile.TarError as exc:
+            raise SandboxFailed(f"the repository could not be taken out of the box: {exc}") from exc
+        return target
+
+
+def _tar(files: Any) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def _explain(exc: BaseException) -> str:
+    text = str(getattr(exc, "explanation", None) or exc)
+    return " ".join(text.split())[:500]
+
+
+def _why_unreachable(exc: BaseException) -> str:
+    where = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    text = str(exc)
+    if "Permission denied" in text or "PermissionError" in text:
+        advice = "permission denied; add your user to the group docker, or set DOCKER_HOST to an engine of your own"
+    elif "FileNotFoundError" in text or "Connection refused" in text or "No such file" in text:
+        advice = "no engine is running there; start Docker, set DOCKER_HOST, or use --backend local"
+    else:
+        advice = f"{_explain(exc)}; start Docker, set DOCKER_HOST, or use --backend local"
+    return f"docker: cannot reach the engine at {where}: {advice}"

@@ -1,0 +1,210 @@
+"""Images by content: a task's tree and its base are baked in, so that starting a run copies nothing.
+
+Layers, each named by what it is made from: the base image (or the task's Dockerfile) → the agent's installation → the
+task's tree with our supervisor. Equal content has an equal name, so a second run finds everything built.
+"""
+
+import io
+import json
+import logging
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+from docker.errors import APIError, ImageNotFound
+from docker.utils.build import exclude_paths
+from filelock import FileLock
+
+from rollouts.backends.base import BOX_APP, BOX_HOME, BOX_TOOL_FILES, BOX_TOOLS, Image, LogSink, sandbox_file
+from rollouts.digests import digest_of
+from rollouts.errors import ImageFailed
+
+log = logging.getLogger(__name__)
+
+DEFAULT_USER = "1000:1000"
+IMAGE_LABEL = "rollouts.image"
+BUILD_TAIL_LINES = 8
+
+
+class DockerImages:
+    """Finds or builds the images of one engine."""
+
+    def __init__(self, api: docker.APIClient, default_base: str, cache_dir: Path) -> None:
+        self._api, self._default_base, self._locks = api, default_base, cache_dir / "locks"
+        self._tags: dict[str, str] = {}
+
+    def tag(self, image: Image) -> str:
+        """The name of an image that was built."""
+        return self._tags[image.digest()]
+
+    def has_base(self) -> bool:
+        """Whether the default base image is there."""
+        return self._identity(self._default_base) is not None
+
+    def has(self, image: Image) -> bool:
+        """Whether everything that `build` would make is there."""
+        parent = image.base or self._default_base
+        for make in (self._dockerfile_tag, self._install_tag, self._task_tag):
+            identity = self._identity(parent)
+            if identity is None:
+                return False
+            parent = make(image, identity) or parent
+        return self._identity(parent) is not None
+
+    def build(self, image: Image, sink: LogSink) -> None:
+        """Make what is missing, layer by layer."""
+        parent = image.base or self._default_base
+        identity = self._identity(parent) or self._pull(parent, sink)
+        tag = self._dockerfile_tag(image, identity)
+        if tag and image.dockerfile:
+            context = _dockerfile_context(image)
+            identity = self._build(tag, context, sink, f"{image.dockerfile}", {"BASE_IMAGE": parent})
+            parent = tag
+        tag = self._install_tag(image, identity)
+        if tag and image.install:
+            lines = f"FROM {parent}\nUSER root\nRUN {json.dumps(['sh', '-c', image.install])}\n"
+            user = self._config(parent).get("User")
+            lines += f"USER {user}\n" if user else ""
+            identity = self._build(tag, _context({"Dockerfile": lines.encode()}), sink, f"install of {image.install!r}")
+            parent = tag
+        tag = self._task_tag(image, identity)
+        user = image.user or self._config(parent).get("User") or DEFAULT_USER
+        self._build(tag, _task_context(image, parent, user), sink, f"task {image.task_id}")
+        self._tags[image.digest()] = tag
+
+    def _dockerfile_tag(self, image: Image, parent_id: str) -> str | None:
+        return _tag("base", image.dockerfile_digest, parent_id) if image.dockerfile else None
+
+    def _install_tag(self, image: Image, parent_id: str) -> str | None:
+        return _tag("agent", image.install, parent_id) if image.install else None
+
+    def _task_tag(self, image: Image, parent_id: str) -> str:
+        scripts = [sandbox_file(name).read_text() for name in BOX_TOOL_FILES]
+        return _tag("task", image.digest(parent_id, *scripts))
+
+    def _identity(self, name: str) -> str | None:
+        try:
+            return str(self._api.inspect_image(name)["Id"])
+        except ImageNotFound:
+            return None
+        except APIError as exc:
+            raise ImageFailed(f"image {name}: {exc.explanation}") from exc
+
+    def _config(self, name: str) -> dict[str, Any]:
+        config: dict[str, Any] = self._api.inspect_image(name)["Config"] or {}
+        return config
+
+    def _pull(self, name: str, sink: LogSink) -> str:
+        sink(f"pulling {name}\n".encode())
+        try:
+            for entry in self._api.pull(name, stream=True, decode=True):
+                if "error" in entry:
+                    raise ImageFailed(_missing(name, entry["error"]))
+        except APIError as exc:
+            raise ImageFailed(_missing(name, exc.explanation or str(exc))) from exc
+        return self._identity(name) or ""
+
+    def _build(
+        self, tag: str, context: IO[bytes], sink: LogSink, what: str, buildargs: dict[str, str] | None = None
+    ) -> str:
+        """One build even if several processes ask: the later ones find the image when they get the lock."""
+        self._locks.mkdir(parents=True, exist_ok=True)
+        with context, FileLock(self._locks / f"{tag.partition(':')[2]}.lock"):
+            known = self._identity(tag)
+            if known:
+                return known
+            sink(f"building {tag} ({what})\n".encode())
+            try:
+                entries = self._api.build(
+                    fileobj=context, custom_context=True, tag=tag, rm=True, forcerm=True, decode=True,
+                    buildargs=buildargs, labels={IMAGE_LABEL: tag},
+                )  # fmt: skip
+                _follow(entries, sink, what)
+            except APIError as exc:
+                raise ImageFailed(f"{what}: the image does not build: {exc.explanation}") from exc
+            return self._identity(tag) or ""
+
+
+def _tag(kind: str, *content: object) -> str:
+    return f"rollouts/{kind}:{digest_of(*content)[:24]}"
+
+
+def _missing(name: str, reason: str) -> str:
+    advice = "give another with [docker] base_image, $ROLLOUTS_BASE_IMAGE or environment.image"
+    return f"base image {name} is not on this engine and cannot be pulled ({' '.join(reason.split())[:200]}); {advice}"
+
+
+def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, what: str) -> None:
+    tail: list[str] = []
+    for entry in entries:
+        text = entry.get("stream") or entry.get("status") or ""
+        if text:
+            sink(text.encode())
+            tail = [*tail, *text.splitlines()][-BUILD_TAIL_LINES:]
+        if "error" in entry:
+            said = " | ".join(line.strip() for line in tail if line.strip() and not line.startswith(("Step", " --->")))
+            raise ImageFailed(f"{what}: the image does not build: {' '.join(entry['error'].split())}; it said: {said[-300:]}")
+
+
+def _dockerfile_context(image: Image) -> IO[bytes]:
+    """The Dockerfile's folder, without what agents must not see and what its .dockerignore names."""
+    assert image.dockerfile is not None
+    folder = image.dockerfile.parent
+    ignored = folder / ".dockerignore"
+    patterns = [line.strip() for line in ignored.read_text().splitlines()] if ignored.is_file() else []
+    patterns = [line for line in patterns if line and not line.startswith("#")]
+    out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in sorted(exclude_paths(str(folder), [*patterns, *image.dockerfile_hidden], image.dockerfile.name)):
+            archive.add(folder / name, "Dockerfile" if name == image.dockerfile.name else name, recursive=False)
+    out.seek(0)
+    return out
+
+
+def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
+    lines = [
+        f"FROM {parent}",
+        f"COPY --chown={user} app {BOX_APP}",
+        f"COPY --chown={user} repo {image.workdir}",
+        f"COPY --chown={user} home {BOX_HOME}",
+        f"COPY tools {BOX_TOOLS}",
+        f"COPY --chown={user} own {BOX_TOOLS}",
+        f"USER {user}",
+    ]
+    files = {
+        "Dockerfile": "\n".join(lines).encode(),
+        "tools/instructions.md": image.instructions.encode(),
+        **{f"tools/{name}": sandbox_file(name).read_bytes() for name in BOX_TOOL_FILES},
+    }
+    folders = {"repo": image.tree, "tools/base.git": image.base_git}
+    if image.overlay:
+        folders["app"] = image.overlay
+    return _context(files, folders, empty=("app", "home", "tools", "own", "own/in", "own/out"))
+
+
+def _context(files: dict[str, bytes], folders: dict[str, Path] | None = None, empty: tuple[str, ...] = ()) -> IO[bytes]:
+    out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in empty:
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(member)
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+        for name, folder in (folders or {}).items():
+            archive.add(folder, name, filter=_plain)
+    out.seek(0)
+    return out
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Readable by any user in the box, and the same whoever made it."""
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member

@@ -1,0 +1,110 @@
+"""What comes out of a box on its supervisor's stdout, read as the hostile input it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
+"""The most a box may hand out; above it the rest is not read and the run says so."""
+NAMES = ("diff.patch", "notes.md", "skipped.txt")
+"""The files a box may hand out; their names become paths, so no others are taken."""
+
+
+@dataclass
+class Handout:
+    """Reads what a box's supervisor writes on its stdout: when the command began and ended, then files.
+
+    Lines `begin`, `ended CODE HOW`, `note TEXT`, `file NAME SIZE` (SIZE bytes follow), `done`. What comes out of a box
+    is hostile: anything else makes the whole handout `broken`, and nothing more is read.
+    """
+
+    outputs_dir: Path
+    clock: Callable[[], float]
+    began: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    timed_out: bool = False
+    done: bool = False
+    broken: str | None = None
+    files: dict[str, Path] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _buffer: bytearray = field(default_factory=bytearray)
+    _open: BinaryIO | None = None
+    _left: int = 0
+    _total: int = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes; never raises for what is in them."""
+        self._buffer += data
+        while self._buffer and not self.broken and not self.done:
+            if self._open is not None:
+                self._take_content()
+                continue
+            line, newline, rest = self._buffer.partition(b"\n")
+            if not newline:
+                if len(line) > 4096:
+                    self.broken = "a line without end"
+                return
+            self._buffer = rest
+            self._take_line(line.decode("utf-8", "replace"))
+        if self.broken or self.done:
+            self._buffer.clear()
+
+    def close(self) -> None:
+        """The stream is over; a file that was cut short does not count."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+            self.broken = self.broken or "cut short"
+
+    def _take_content(self) -> None:
+        assert self._open is not None
+        part = self._buffer[: self._left]
+        del self._buffer[: self._left]
+        self._open.write(part)
+        self._left -= len(part)
+        if not self._left:
+            self._open.close()
+            self._open = None
+
+    def _take_line(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        match word:
+            case "begin" if self.began is None:
+                self.began = self.clock()
+            case "ended" if self.began is not None and self.ended_at is None:
+                self._take_end(rest)
+            case "note" if len(self.notes) < 100:
+                self.notes.append(rest)
+            case "file" if self.ended_at is not None:
+                self._take_file(rest)
+            case "done" if self.ended_at is not None:
+                self.done = True
+            case _:
+                self.broken = f"an unexpected line {line[:80]!r}"
+
+    def _take_end(self, rest: str) -> None:
+        code, _, how = rest.partition(" ")
+        if not code.isdigit() or int(code) > 255 or how not in ("exited", "timeout"):
+            self.broken = f"an unexpected end {rest[:80]!r}"
+            return
+        self.ended_at, self.exit_code, self.timed_out = self.clock(), int(code), how == "timeout"
+
+    def _take_file(self, rest: str) -> None:
+        name, _, size = rest.partition(" ")
+        if name not in NAMES or name in self.files or not size.isdigit():
+            self.broken = f"an unexpected file {rest[:80]!r}"
+            return
+        self._total += int(size)
+        if self._total > OUTPUT_LIMIT_BYTES:
+            self.broken = f"more than {OUTPUT_LIMIT_BYTES} bytes handed out"
+            return
+        self.outputs_dir.mkdir(parents=True, exist_ok=True)
+        self.files[name] = self.outputs_dir / name
+        self._left = int(size)
+        stream = self.files[name].open("wb")
+        if self._left:
+            self._open = stream
+        else:
+            stream.close()

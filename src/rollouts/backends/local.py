@@ -1,0 +1,421 @@
+"""Boxes on this machine without an engine: bubblewrap when it works here, else a plain process group.
+
+Bubblewrap gives a box its own mounts, processes and, unless the network is `open`, its own network. It limits neither
+memory nor processes: `prlimit` and a watch over the box's memory do. A plain process is not isolated at all; that is
+said on stderr. Either way the repository stays on this disk, so patches are always made from outside the box.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from rollouts.backends.base import (
+    BOX_APP,
+    BOX_HOME,
+    BOX_REPO,
+    BOX_TOOLS,
+    Backend,
+    BoxPaths,
+    Ended,
+    Finding,
+    Image,
+    Job,
+    JobResult,
+    LogSink,
+    Watch,
+    sandbox_file,
+)
+from rollouts.backends.handout import Handout
+from rollouts.backends.owner import Owner
+from rollouts.config import DockerSettings
+from rollouts.errors import SandboxFailed
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.25
+"""How often a box's memory, its time and the wish to cancel are looked at."""
+_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "ssl", "ca-certificates")
+_ETC_OPEN = ("resolv.conf", "hosts", "services", "protocols")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FIRST_BOX_UID = 1_000_000_000
+_USER_UID = 1000
+
+
+class Isolation(StrEnum):
+    """How a box is closed off."""
+
+    ROOT = "bubblewrap, as a user of its own"
+    """Started by root: root makes the mounts, then each box runs as a user id that nobody else has."""
+    USER = "bubblewrap, in a user namespace"
+    NONE = "none"
+
+
+class LocalBackend(Backend):
+    """Runs jobs as processes of this machine."""
+
+    name = "local"
+
+    def __init__(self, settings: DockerSettings, cache_dir: Path, isolation: Isolation | None = None) -> None:
+        super().__init__(settings, cache_dir)
+        self._wanted = isolation
+        self._teardown = ThreadPoolExecutor(2, thread_name_prefix="teardown")
+        self._boxes = Path(tempfile.gettempdir()) / f"rollouts-{os.getuid()}"
+
+    @cached_property
+    def isolation(self) -> Isolation:
+        """The best that works here, found out by trying."""
+        if self._wanted is not None:
+            return self._wanted
+        candidates = [Isolation.ROOT, Isolation.USER] if os.getuid() == 0 else [Isolation.USER]
+        return next((kind for kind in candidates if _works(kind)), Isolation.NONE)
+
+    def check(self) -> None:
+        """Nothing is needed; but no isolation is worth a warning."""
+        if self.isolation is Isolation.NONE:
+            log.warning("no bubblewrap here: sandboxes are plain processes, nothing is isolated")
+
+    def findings(self) -> list[Finding]:
+        """It always works; how well it isolates is what differs."""
+        advice = "" if self.isolation is not Isolation.NONE else "install bubblewrap, so that sandboxes are isolated"
+        return [
+            Finding("local sandbox", True, "works without an engine"),
+            Finding("bubblewrap", self.isolation is not Isolation.NONE, f"isolation: {self.isolation.value}", advice),
+        ]
+
+    def prepare(self, image: Image, sink: LogSink) -> None:
+        """There is nothing to build: each box gets a copy of the tree."""
+
+    def is_prepared(self, image: Image) -> bool:
+        """Always."""
+        return True
+
+    def versions(self) -> dict[str, str]:
+        """The kind of isolation is what matters about this machine."""
+        return {"isolation": self.isolation.value}
+
+    def paths(self, job_id: str, image: Image) -> BoxPaths:
+        """Fixed within bubblewrap; the real ones for a plain process."""
+        if self.isolation is Isolation.NONE:
+            box = self._box(job_id)
+            repo, tools, home = f"{box}/app/repo", f"{box}/tools", f"{box}/home"
+        else:
+            repo, tools, home = image.workdir, BOX_TOOLS, BOX_HOME
+        return BoxPaths(repo, f"{repo}/{image.subdir}" if image.subdir else repo, tools, home)
+
+    def _box(self, job_id: str) -> Path:
+        return self._boxes / f"{job_id}-{os.getpid()}"
+
+    def run(self, job: Job, sink: LogSink) -> JobResult:
+        """One process tree, one folder."""
+        self._raise_if_cancelled()
+        box = self._box(job.job_id)
+        try:
+            uid = self._make_box(box, job)
+            command = self._command(box, job, uid)
+            return _BoxProcess(self, box, job, sink).run(command, self._environment(box, job))
+        except OSError as exc:
+            self._free(box)
+            raise SandboxFailed(f"cannot make a sandbox at {box}: {exc.strerror or exc}") from exc
+        except BaseException:
+            self._free(box)
+            raise
+
+    def _make_box(self, box: Path, job: Job) -> int | None:
+        """Lay the folder out; returns the user id that it belongs to when that is not ours."""
+        self._boxes.mkdir(mode=0o711, exist_ok=True)
+        if self._boxes.stat().st_uid != os.getuid():
+            raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
+        box.mkdir(mode=0o700)
+        (box / "owner").write_text(Owner.current().encode())
+        for name in ("app", "tools", "tools/in", "tools/out", "home"):
+            (box / name).mkdir()
+        if job.image.overlay:
+            shutil.copytree(job.image.overlay, box / "app", symlinks=True, dirs_exist_ok=True)
+        _copy(job.image.tree, box / "app/repo")
+        shutil.copy(sandbox_file("supervise.sh"), box / "tools/supervise.sh")
+        (box / "tools/instructions.md").write_text(job.image.instructions)
+        for name, content in job.files.items():
+            (box / "tools/in" / name).write_bytes(content)
+        if self.isolation is not Isolation.ROOT:
+            _write_users(box, _USER_UID)
+            return None
+        uid = _FIRST_BOX_UID + int.from_bytes(hashlib.sha256(str(box).encode()).digest()[:4]) % 1_000_000_000
+        for path in (box / "app", box / "tools", box / "home"):
+            _give(path, uid)
+        _write_users(box, uid)
+        return uid
+
+    def _environment(self, box: Path, job: Job) -> dict[str, str]:
+        """Values go here and never into an argument, where every user of the machine could read them."""
+        own_tools = f"{sys.prefix}/bin"
+        base = {"PATH": f"{_PATH}:{own_tools}", "LANG": "C.UTF-8"}
+        if self.isolation is Isolation.NONE:
+            base = {"PATH": os.environ.get("PATH", _PATH), "LANG": "C.UTF-8"}
+        paths = self.paths(job.job_id, job.image)
+        return {**base, **job.env, **paths.environment(), "ROLLOUTS_JOB": box.name}
+
+    def _command(self, box: Path, job: Job, uid: int | None) -> list[str]:
+        boxed = self.isolation is not Isolation.NONE
+        paths = self.paths(job.job_id, job.image)
+        supervisor = job.supervisor(paths, boxed=boxed, unpack=False, capture=False)
+        limits = [f"--nproc={job.limits.pids}:{job.limits.pids}", "--core=0:0", "--nofile=4096:4096"]
+        limited = ["prlimit", *limits] if boxed and shutil.which("prlimit") else []
+        if not boxed:
+            return supervisor
+        if uid is not None:
+            dropped = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
+            supervisor = [*dropped, "--bounding-set=-all", "--inh-caps=-all", *supervisor]
+        return [*_bubblewrap(self.isolation, job.network == "open"), *_mounts(box, job.image), "--", *limited, *supervisor]
+
+    def reap(self) -> list[str]:
+        """Remove the folders of dead processes. Their boxes died with them, unless they were plain processes."""
+        removed = []
+        for box in sorted(self._boxes.iterdir()) if self._boxes.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):
+                owner = Owner.decode((box / "owner").read_text())
+                if owner is not None and owner.is_dead():
+                    _kill_marked(box.name)
+                    _remove(box)
+                    removed.append(str(box))
+        return removed
+
+    def _free(self, box: Path) -> None:
+        self._teardown.submit(_remove, box)
+
+    def close(self) -> None:
+        """Wait until all folders are gone."""
+        self._teardown.shutdown(wait=True)
+
+
+class _BoxProcess:
+    """One box while it runs."""
+
+    def __init__(self, backend: LocalBackend, box: Path, job: Job, sink: LogSink) -> None:
+        self._backend, self._box, self._job, self._sink = backend, box, job, sink
+        self._handout = Handout(job.outputs_dir, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic)
+        self._out_of_memory = False
+        self._why: str | None = None
+        self._plain = backend.isolation is Isolation.NONE
+
+    def run(self, command: list[str], env: dict[str, str]) -> JobResult:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=self._box,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            self._attend(process)
+        finally:
+            self._end(process)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            self._handout.close()
+        self._backend._raise_if_cancelled()
+        return self._result(process.returncode)
+
+    def _attend(self, process: subprocess.Popen[bytes]) -> None:
+        """Pass output on until the box has ended or must be ended."""
+        with selectors.DefaultSelector() as selector:
+            for pipe, take in ((process.stdout, self._handout.feed), (process.stderr, self._sink)):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+                selector.register(pipe, selectors.EVENT_READ, take)
+            next_look = time.monotonic() + LOOK_EVERY_S
+            while selector.get_map():
+                for key, _ in selector.select(max(0.0, next_look - time.monotonic())):
+                    data = os.read(key.fd, 65536)
+                    key.data(data) if data else selector.unregister(key.fileobj)
+                if self._handout.done and process.poll() is not None:
+                    self._drain(process)
+                    return
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + LOOK_EVERY_S
+                    if self._must_end(process.pid) or (self._plain and process.poll() is not None):
+                        return
+
+    def _drain(self, process: subprocess.Popen[bytes]) -> None:
+        """What was written just before the end is still in the pipe; a process that got away may hold it open."""
+        assert process.stderr is not None
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(process.stderr.fileno(), 65536):
+                self._sink(data)
+
+    def _must_end(self, pid: int) -> bool:
+        self._why = self._watch.overdue()
+        if _memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
+            self._out_of_memory = True
+            self._why = f"more than {self._job.limits.memory_mb} MB of memory"
+        return self._why is not None or self._backend._cancelled.is_set()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        if self._plain:
+            _kill_marked(self._box.name)
+        process.wait()
+
+    def _result(self, returncode: int) -> JobResult:
+        handout, watch = self._handout, self._watch
+        if handout.began is None and not self._out_of_memory:
+            said = "; ".join(handout.notes) or self._why or f"exit code {returncode}"
+            raise SandboxFailed(f"the sandbox did not start: {said}")
+        killed = self._why is None and not handout.done and returncode < 0
+        if killed:
+            raise SandboxFailed(f"the sandbox was killed from outside (signal {-returncode})")
+        if self._out_of_memory:
+            ended = Ended.OUT_OF_MEMORY
+        else:
+            ended = Ended.TIMEOUT if handout.timed_out or watch.timed_out else Ended.EXITED
+        return JobResult(
+            ended=ended,
+            exit_code=handout.exit_code if ended is Ended.EXITED else None,
+            duration_s=watch.duration_s(),
+            outputs=dict(handout.files) if handout.broken is None else {},
+            workspace=self._box / "app/repo",
+            notes=(*handout.notes, *((self._why,) if self._why else ())),
+            free=lambda: self._backend._free(self._box),
+        )
+
+
+def _bubblewrap(isolation: Isolation, network: bool) -> list[str]:
+    options = ["--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
+    options += ["--unshare-cgroup-try", "--hostname", "sandbox"]
+    options += [] if network else ["--unshare-net"]
+    if isolation is Isolation.USER:
+        options += ["--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+        options += ["--uid", str(_USER_UID), "--gid", str(_USER_UID)]
+    else:
+        options += ["--cap-drop", "ALL"]
+        for capability in ("SETUID", "SETGID", "SETPCAP"):
+            options += ["--cap-add", f"CAP_{capability}"]  # setpriv uses them up before the job starts
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    for folder in ("/tmp", "/run", "/var/tmp"):
+        options += ["--perms", "1777", "--size", str(512 * 1024 * 1024), "--tmpfs", folder]
+    return ["bwrap", *options, *_system(network)]
+
+
+def _system(network: bool) -> list[str]:
+    """The machine's programs, read-only, and of /etc only what programs cannot do without."""
+    options = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/opt", "/opt"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/", name)
+        if path.is_symlink():
+            options += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            options += ["--ro-bind", str(path), str(path)]
+    for name in (*_ETC, *(_ETC_OPEN if network else ())):
+        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for prefix in sorted({sys.prefix, sys.base_prefix}):
+        if not prefix.startswith("/usr"):
+            options += ["--ro-bind-try", prefix, prefix]
+    return options
+
+
+def _mounts(box: Path, image: Image) -> list[str]:
+    options = ["--bind", f"{box}/app", BOX_APP, "--bind", f"{box}/home", BOX_HOME, "--ro-bind", f"{box}/tools", BOX_TOOLS]
+    options += ["--bind", f"{box}/tools/out", f"{BOX_TOOLS}/out"]
+    for name in ("passwd", "group"):
+        options += ["--ro-bind", f"{box}/{name}", f"/etc/{name}"]
+    if image.workdir != BOX_REPO:
+        options += ["--bind", f"{box}/app/repo", image.workdir]
+    return options
+
+
+def _works(isolation: Isolation) -> bool:
+    needed = ("bwrap", "setpriv") if isolation is Isolation.ROOT else ("bwrap",)
+    if not sys.platform.startswith("linux") or not all(map(shutil.which, needed)):
+        return False
+    dropped = ["setpriv", f"--reuid={_FIRST_BOX_UID}", "--clear-groups", "--bounding-set=-all"]
+    command = [*_bubblewrap(isolation, network=False), "--", *(dropped if isolation is Isolation.ROOT else []), "true"]
+    return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
+
+
+def _copy(tree: Path, target: Path) -> None:
+    """`cp` copies thousands of files in the time that Python needs for hundreds."""
+    done = subprocess.run(["cp", "-R", "-p", "-P", str(tree), str(target)], capture_output=True, text=True)
+    if done.returncode:
+        raise SandboxFailed(f"cannot copy the task's source: {' '.join(done.stderr.split())[:300]}")
+
+
+def _write_users(box: Path, uid: int) -> None:
+    """Programs look their user up by number; the machine's own users are none of a box's business."""
+    (box / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nagent:x:{uid}:{uid}::{BOX_HOME}:/bin/sh\n")
+    (box / "group").write_text(f"root:x:0:\nagent:x:{uid}:\n")
+
+
+def _give(folder: Path, uid: int) -> None:
+    os.chown(folder, uid, uid)
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(Path(root, name), uid, uid, follow_symlinks=False)
+
+
+def _remove(box: Path) -> None:
+    shutil.rmtree(box, ignore_errors=True)
+    if box.exists():
+        subprocess.run(["chmod", "-R", "u+rwX", str(box)], capture_output=True)
+        shutil.rmtree(box, ignore_errors=True)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    pending = [pid]
+    while pending:
+        parent = pending.pop()
+        yield parent
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{parent}/task"):
+                pending += map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text().split())
+
+
+def _memory_bytes(pid: int) -> int:
+    """What the box's processes hold for themselves alone."""
+    pages = 0
+    for each in _descendants(pid):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            _, resident, shared = Path(f"/proc/{each}/statm").read_text().split()[:3]
+            pages += int(resident) - int(shared)
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill every process that was started in that plain box, wherever it has gone since."""
+    wanted = f"ROLLOUTS_JOB={mark}".encode()
+    for _ in range(3):
+        found = [pid for pid in _process_ids() if wanted in _environ(pid)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _process_ids() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    return []
+
+
+def _environ(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []

@@ -1,0 +1,78 @@
+"""Whose box is it? A box carries its owner; those of dead owners may be removed, all others never."""
+
+import contextlib
+import json
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that a box belongs to. Boxes of dead owners may be removed, others never."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_time: str
+
+    @staticmethod
+    @cache
+    def current() -> "Owner":
+        """This process."""
+        pid = os.getpid()
+        return Owner(_host(), _boot_id(), pid, _start_time(pid) or "")
+
+    def encode(self) -> str:
+        """As one label value."""
+        return json.dumps([self.host, self.boot_id, self.pid, self.start_time])
+
+    @staticmethod
+    def decode(text: str) -> "Owner | None":
+        """Read a label value back; None for one that is not ours."""
+        try:
+            host, boot_id, pid, start_time = json.loads(text)
+            return Owner(str(host), str(boot_id), int(pid), str(start_time))
+        except (ValueError, TypeError):
+            return None
+
+    def is_dead(self) -> bool:
+        """Surely gone. A process on another host is never taken for dead."""
+        if self.host != _host():
+            return False
+        return self.boot_id != _boot_id() or _start_time(self.pid) != self.start_time
+
+
+@cache
+def _host() -> str:
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()}/{Path('/etc/machine-id').read_text().strip()}"
+    return f"{socket.gethostname()}/{uuid.getnode():x}"
+
+
+@cache
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _start_time(pid: int) -> str | None:
+    """Tells two processes of one pid apart; None when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return None
+    except (OSError, IndexError):
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        return ""
+    return ""

@@ -1,0 +1,303 @@
+"""A whole batch: from a benchmark file to a finished folder under `data/rollouts`."""
+
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from rollouts import __version__
+from rollouts.agents import open_agent, unknown_agents
+from rollouts.backends import open_backend
+from rollouts.backends.base import Backend, LogSink
+from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
+from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, SandboxFailed
+from rollouts.execute import execute_run
+from rollouts.plan import RunSpec, make_plan
+from rollouts.prepare import Preparation
+from rollouts.results import RunResult, Status, exit_code_of
+from rollouts.schedule import Schedule
+from rollouts.store import Batch, DataRoot, shown_path
+from rollouts.task_folder import load_tasks
+
+PREFETCHERS = 2
+"""How many images are built at once, ahead of the runs that need them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A benchmark file, read and checked: what `run` would do."""
+
+    config: Path
+    benchmark: Benchmark
+    specs: tuple[RunSpec, ...]
+    backend: str
+
+    @property
+    def parallel(self) -> int:
+        """How many runs at once."""
+        return self.benchmark.parallel
+
+    @property
+    def tasks(self) -> int:
+        """How many `[[tasks]]` the file has: what the first line of `run` counts."""
+        return len(self.benchmark.tasks)
+
+    def first_of_each_image(self) -> list[RunSpec]:
+        """One spec for each distinct box, in the order in which they are needed."""
+        return list({(spec.task.digest, spec.agent): spec for spec in reversed(self.specs)}.values())[::-1]
+
+
+class Listener(Protocol):
+    """Is told what happens, from many threads. Must be quick and must not raise."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def building(self, task_id: str, data: bytes) -> None: ...
+    def output(self, run_id: str, data: bytes) -> None: ...
+    def created(self, folder: Path, plan: Plan) -> None: ...
+    def started(self, result: RunResult) -> None: ...
+    def ended(self, result: RunResult) -> None: ...
+    def retrying(self, result: RunResult, attempts_left: int) -> None: ...
+    def warn(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class BatchOutcome:
+    """What `run` has to say when it is over; exit code and printed verdict both come from here."""
+
+    folder: Path
+    results: tuple[RunResult, ...]
+    exit_code: ExitCode
+
+
+def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only: str | None) -> Plan:
+    """Read and check everything a user wrote. Touches no engine and creates nothing."""
+    benchmark = load_benchmark(config)
+    found = [f"{config}: {line}" for line in unknown_agents(benchmark)]
+    try:
+        tasks = load_tasks(benchmark, config)
+    except ConfigError as exc:
+        found += exc.mistakes
+    if found:
+        raise ConfigError(*found)
+    if parallel is not None:
+        benchmark = benchmark.model_copy(update={"parallel": parallel})
+    settings = choose_docker_settings(os.environ, benchmark.docker)
+    benchmark = benchmark.model_copy(update={"docker": settings})
+    return Plan(config, benchmark, make_plan(benchmark, tasks, only), choose_backend(backend, os.environ, benchmark))
+
+
+def missing_variables(plan: Plan) -> list[str]:
+    """Variables that the plan's agents need and the environment lacks, a line each."""
+    agents = sorted({spec.agent for spec in plan.specs})
+    return [
+        f"{plan.config}: agents.{name}.env: the environment variable {variable} is not set"
+        for name in agents
+        for variable in open_agent(name, plan.benchmark).env_names
+        if variable not in os.environ
+    ]
+
+
+def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
+    """Run a plan to its end. Nothing is on disk until at least one run could start."""
+    listener.planned(plan)
+    missing = missing_variables(plan)
+    if missing:
+        raise ConfigError(*missing)
+    backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
+    backend.check()
+    for box in backend.reap():
+        listener.warn(f"removed what a dead process left behind: {box}")
+    preparation = Preparation(plan.benchmark, backend, root.cache)
+    check_commands(plan, preparation, backend)
+    require_one_image(plan, preparation, listener)
+    batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
+    listener.created(batch.folder, plan)
+    return _Running(plan, root, backend, preparation, batch, listener).run()
+
+
+def check_commands(plan: Plan, preparation: Preparation, backend: Backend) -> None:
+    """Each agent can say what it would run: a missing solution or recording is told before anything starts."""
+    found: dict[str, None] = {}
+    for spec in {(spec.task.digest, spec.agent, spec.replay, spec.rollout): spec for spec in plan.specs}.values():
+        try:
+            preparation.agent(spec).command(spec, backend.paths("check", preparation.image(spec)))
+        except ConfigError as exc:
+            found.update(dict.fromkeys(exc.mistakes))
+        except SandboxFailed:
+            continue  # a source that cannot be had is told with the images
+    if found:
+        raise ConfigError(*found)
+
+
+def require_one_image(plan: Plan, preparation: Preparation, listener: Listener) -> None:
+    """Prepare images in order until one is there. With none at all there is nothing to run and nothing to write."""
+    failures: dict[str, None] = {}
+    for spec in plan.first_of_each_image():
+        try:
+            preparation.ready(spec, _build_echo(listener, spec))
+        except SandboxFailed as exc:
+            failures[str(exc)] = None
+        else:
+            return
+    raise BackendUnavailable("\n".join(failures))
+
+
+def _build_echo(listener: Listener, spec: RunSpec) -> LogSink:
+    return lambda data: listener.building(spec.task.task_id, data)
+
+
+def _echo(listener: Listener, run_id: str) -> LogSink:
+    return lambda data: listener.output(run_id, data)
+
+
+def _header(plan: Plan, backend: Backend) -> dict[str, Any]:
+    environment = {
+        "rollouts": __version__,
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        **backend.versions(),
+    }
+    return {
+        "config": shown_path(plan.config),
+        "config_sha256": sha256(plan.config.read_bytes()).hexdigest(),
+        "backend": plan.backend,
+        "parallel": plan.parallel,
+        "retries": plan.benchmark.retries,
+        "pass_threshold": plan.benchmark.pass_threshold,
+        "environment": environment,
+    }
+
+
+class _Running:
+    """A batch while it runs."""
+
+    def __init__(
+        self, plan: Plan, root: DataRoot, backend: Backend, preparation: Preparation, batch: Batch, listener: Listener
+    ) -> None:
+        self._plan, self._root, self._backend = plan, root, backend
+        self._preparation, self._batch, self._listener = preparation, batch, listener
+        self._schedule: Schedule[RunSpec] = Schedule(self._work, plan.parallel)
+        self._signal: int | None = None
+
+    def run(self) -> BatchOutcome:
+        finished = False
+        restore = self._handle_signals()
+        try:
+            self._prefetch()
+            self._schedule.run(self._plan.specs)
+            finished = self._signal is None
+        finally:
+            self._backend.close()
+            self._batch.close(finished=finished)
+            restore()
+        results = tuple(self._batch.results)
+        return BatchOutcome(self._batch.folder, results, self._exit_code(results))
+
+    def _exit_code(self, results: tuple[RunResult, ...]) -> ExitCode:
+        if self._signal is None:
+            return exit_code_of(results)
+        return ExitCode.TERMINATED if self._signal == signal.SIGTERM else ExitCode.INTERRUPTED
+
+    def _work(self, spec: RunSpec, attempt: int) -> bool:
+        """One attempt at one run; True when it wants another. The box is given back only after all is saved."""
+        run_id = f"{self._batch.stamp}-{spec.index}"
+        begun = self._batch.started(run_id)
+        self._listener.started(begun)
+        folder = self._root.runs / run_id
+        finished = execute_run(spec, begun, folder, self._preparation, self._backend, _echo(self._listener, run_id))
+        again = self._wants_retry(finished.result, attempt)
+        self._batch.ended(finished.result)
+        finished.free()
+        if again:
+            self._listener.retrying(finished.result, self._plan.benchmark.retries - attempt + 1)
+        else:
+            self._listener.ended(finished.result)
+        return again
+
+    def _wants_retry(self, result: RunResult, attempt: int) -> bool:
+        """Only for faults of ours or the machine's. An image that does not build would not build again."""
+        ours = result.status is Status.SANDBOX_FAILED and result.error is not None
+        again = ours and attempt <= self._plan.benchmark.retries and self._signal is None
+        return again and result.error is not None and result.error.type != "ImageFailed"
+
+    def _prefetch(self) -> None:
+        """Build images ahead of the runs, in the order in which they are needed."""
+        waiting = iter(self._plan.first_of_each_image())
+        lock = threading.Lock()
+
+        def build() -> None:
+            while self._signal is None:
+                with lock:
+                    spec = next(waiting, None)
+                if spec is None:
+                    return
+                try:
+                    self._preparation.ready(spec, _build_echo(self._listener, spec))
+                except SandboxFailed:
+                    continue  # the runs that need it say so
+
+        for number in range(PREFETCHERS):
+            threading.Thread(target=build, name=f"prefetch-{number}", daemon=True).start()
+
+    def _handle_signals(self) -> Callable[[], None]:
+        """First signal: start nothing new, end the boxes. A second Ctrl-C leaves at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+
+        def handle(number: int, frame: object) -> None:
+            if self._signal is not None:
+                sys.stderr.flush()
+                os._exit(ExitCode.INTERRUPTED)
+            self._signal = number
+            self._schedule.stop()
+            self._backend.cancel()
+
+        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        return lambda: [signal.signal(number, old) for number, old in previous.items()] and None
+
+
+def dry_run(plan: Plan, root: DataRoot) -> Mapping[str, Any]:
+    """What `run` would do, as plain data. Asks the engine which images are there, when one answers."""
+    budget = plan.benchmark.budget
+    per_run = budget.max_cost_usd_per_run
+    bound = None if per_run is None else per_run * len(plan.specs)
+    if budget.max_cost_usd is not None:
+        bound = budget.max_cost_usd if bound is None else min(bound, budget.max_cost_usd)
+    return {
+        "schema": 1,
+        "config": shown_path(plan.config),
+        "name": plan.benchmark.name,
+        "backend": plan.backend,
+        "parallel": plan.parallel,
+        "runs": [
+            {"index": s.index, "task_id": s.task.task_id, "task_dir": shown_path(s.task.folder), "model": s.model}
+            | {"agent": s.agent, "rollout": s.rollout, "timeout_s": s.timeout_s, "key": s.key}
+            for s in plan.specs
+        ],
+        "images_to_build": _images_to_build(plan, root),
+        "max_cost_usd": bound,
+        "missing_environment_variables": missing_variables(plan),
+    }
+
+
+def _images_to_build(plan: Plan, root: DataRoot) -> list[str] | None:
+    """Tasks whose image is not there yet; None when no engine answers."""
+    backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
+    preparation = Preparation(plan.benchmark, backend, root.cache)
+    wanted: dict[str, None] = {}
+    try:
+        for spec in plan.first_of_each_image():
+            image = preparation.planned_image(spec)
+            if image is None or not backend.is_prepared(image):
+                wanted[spec.task.task_id] = None
+    except BackendUnavailable:
+        return None
+    finally:
+        backend.close()
+    return list(wanted)

@@ -1,0 +1,212 @@
+"""The command line: read options, call one function, print, exit. Nobody imports this file.
+
+Heavy modules are imported where they are used, so that `--help` costs no more than a bare typer app.
+"""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from rollouts import __version__
+from rollouts.errors import ExitCode, RolloutsError
+
+if TYPE_CHECKING:
+    from rollouts.store import DataRoot
+
+app = typer.Typer(
+    name="rollouts",
+    help="Run coding agents many times in sandboxes, keep their patches, and compare models honestly.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A benchmark file, like configs/hello.toml.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A benchmark's name.")]
+Latest = Annotated[bool, typer.Option("--latest", help="The newest batch; the default.")]
+Rollout = Annotated[str | None, typer.Option("--rollout", metavar="STAMP", help="A batch's stamp, or a day: YYYYMMDD.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+BackendOption = Annotated[str | None, typer.Option("--backend", help="docker, modal or local; wins over the file.")]
+Parallel = Annotated[int | None, typer.Option("--parallel", min=1, max=4096, help="Runs at once; wins over the file.")]
+Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Only tasks or models whose name matches.")]
+DataDir = Annotated[Path, typer.Option("--data-dir", envvar="ROLLOUTS_DATA", help="Where everything is kept.")]
+DATA = Path("data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rollouts {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    config: Config,
+    backend: BackendOption = None,
+    parallel: Parallel = None,
+    only: Only = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and create nothing.")] = False,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="-v: progress lines; -vv: all output.")] = 0,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Run a benchmark: every task, model and rollout in a sandbox of its own."""
+    from rollouts import batch
+
+    plan = batch.plan_batch(config, backend=backend, parallel=parallel, only=only)
+    if dry_run:
+        from rollouts.console import show_plan
+
+        planned = dict(batch.dry_run(plan, _root(data_dir)))
+        _print_json(planned) if as_json else show_plan(planned)
+        return
+    from rollouts.console import RunConsole
+
+    console = RunConsole(verbose, sys.stderr if as_json else sys.stdout, sys.stderr)
+    _log_to(console.warn)
+    outcome = None
+    try:
+        outcome = batch.run_batch(plan, _root(data_dir), console)
+    finally:
+        console.close(outcome.results if outcome else None)
+    if as_json:
+        _print_json(json.loads((outcome.folder / "manifest.json").read_text()))
+    _exit(outcome.exit_code)
+
+
+@app.command()
+def summarize(
+    name: Name, latest: Latest = False, rollout: Rollout = None, as_json: Json = False, data_dir: DataDir = DATA
+) -> None:
+    """Show what came of a batch: status, counts, time and changes per task and model."""
+    from dataclasses import asdict
+
+    from rollouts.console import show_summary
+    from rollouts.store import BatchState, find_batch
+    from rollouts.summary import summarize_results
+
+    _refuse_both(latest, rollout)
+    place = find_batch(_root(data_dir), name, rollout)
+    state = BatchState.load(place.folder)
+    rows = summarize_results(state.results.values())
+    manifest = state.manifest()
+    if as_json:
+        head = {key: value for key, value in manifest.items() if key != "results"}
+        _print_json({**head, "rows": [asdict(row) for row in rows]})
+    else:
+        show_summary(manifest, rows)
+
+
+@app.command("list")
+def list_batches(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this benchmark's batches.")] = None,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """List the batches that were run here."""
+    from rollouts.console import show_batches
+    from rollouts.store import describe_batches
+
+    rows = describe_batches(_root(data_dir), name)
+    if as_json:
+        _print_json({"schema": 1, "batches": rows})
+    else:
+        show_batches(rows)
+
+
+@app.command()
+def validate(config: Config, as_json: Json = False) -> None:
+    """Check a benchmark file and every task it names; create nothing."""
+    from rollouts.batch import missing_variables, plan_batch
+
+    plan = plan_batch(config, backend=None, parallel=None, only=None)
+    tasks = sorted({spec.task.task_id for spec in plan.specs})
+    warnings = missing_variables(plan)
+    if as_json:
+        _print_json({"schema": 1, "config": str(config), "tasks": tasks, "runs": len(plan.specs), "warnings": warnings})
+        return
+    for line in warnings:
+        typer.echo(f"warning: {line}", err=True)
+    typer.echo(f"{config}: fine, {len(tasks)} tasks, {len(plan.specs)} runs")
+
+
+@app.command()
+def doctor(as_json: Json = False, data_dir: DataDir = DATA) -> None:
+    """Look this machine over: engine, sandboxes, git, disk, keys; say what to do about what is missing."""
+    from dataclasses import asdict
+
+    from rollouts.console import show_findings
+    from rollouts.doctor import examine, exit_code_of
+
+    findings = examine(_root(data_dir))
+    if as_json:
+        _print_json({"schema": 1, "findings": [asdict(finding) for finding in findings]})
+    else:
+        show_findings(findings)
+    _exit(exit_code_of(findings))
+
+
+def _root(data_dir: Path) -> "DataRoot":
+    from rollouts.store import DataRoot
+
+    return DataRoot(data_dir)
+
+
+def _refuse_both(latest: bool, rollout: str | None) -> None:
+    if latest and rollout:
+        raise typer.BadParameter("give --latest or --rollout, not both")
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+class _Warnings(logging.Handler):
+    """Passes warnings of the program to where people see them."""
+
+    def __init__(self, show: Any) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show(record.getMessage())
+
+
+def _log_to(show: Any) -> None:
+    logging.getLogger("rollouts").addHandler(_Warnings(show))
+
+
+def _exit(code: ExitCode) -> NoReturn:
+    raise typer.Exit(int(code))
+
+
+def main() -> NoReturn:
+    """The console script. The one place that catches `RolloutsError`."""
+    try:
+        app()
+    except RolloutsError as exc:
+        print(exc, file=sys.stderr)
+        sys.exit(int(exc.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(int(ExitCode.OK))
+    sys.exit(int(ExitCode.OK))
+
+
+if __name__ == "__main__":
+    main()

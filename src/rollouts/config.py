@@ -1,0 +1,302 @@
+"""TOML text → a frozen `Benchmark`. All mistakes of a file are reported together, each with file, key and bad value.
+
+Nothing here looks at tasks, engines or keys; it knows what a benchmark file may say. A field's description is what the
+user reads after "expected", so it names the whole expectation.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import tomli
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from rollouts.errors import ConfigError
+from rollouts.mistakes import deeper_than, did_you_mean, mistakes, read_text, show
+
+MAX_DEPTH = 16
+MAX_RUNS = 100_000
+"""A plan above this is taken for a mistake."""
+DEFAULT_BASE_IMAGE = "python:3.12-slim-bookworm"
+BACKENDS = ("docker", "modal", "local")
+MODELLESS_AGENTS = ("oracle", "nop", "command", "replay")
+"""Agents that call no model; with them a task entry need not name one, and the agent's name stands in its place."""
+DEFAULT_AGENT = "codex"
+_IMPLIED_AGENTS = (("claude", "claude-code"), ("gemini", "gemini-cli"))
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME_EXPECTED = 'a name of 1 to 64 characters out of A-Z a-z 0-9 . _ - that does not start with "." or "-"'
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may name a benchmark, task or agent, and so be part of a path."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _check(condition: bool, message: str = "") -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def _checked_name(text: str) -> str:
+    _check(is_name(text))
+    return text
+
+
+def _checked_benchmark_name(text: str) -> str:
+    _check(is_name(text) and text != "temp")
+    return text
+
+
+def _checked_text(text: str) -> str:
+    _check(bool(text.strip()) and "\0" not in text)
+    return text
+
+
+def _checked_model(text: str) -> str:
+    _check(bool(text) and text.isprintable() and text == text.strip() and len(text) <= 200)
+    return text
+
+
+def _checked_env_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    _check(all(_ENV_NAME.fullmatch(name) for name in names))
+    return names
+
+
+def _checked_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
+    _check(all(_ENV_NAME.fullmatch(name) and "\0" not in value for name, value in variables.items()))
+    for name, kind in (("TIMEOUT_SEC", "seconds above 0"), ("TOKEN_LIMIT", "a whole number above 0")):
+        if name in variables:
+            try:
+                number = float(variables[name])
+            except ValueError:
+                number = -1
+            whole = name == "TIMEOUT_SEC" or number == int(number) if math.isfinite(number) else False
+            _check(number > 0 and whole, f"expected {name} to be a string that holds {kind}, got {show(variables[name])}")
+    return variables
+
+
+def _checked_host(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    _check(all(re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", host) for host in hosts))
+    return hosts
+
+
+def _described(description: str, **constraints: Any) -> Any:
+    return Field(description=description, **constraints)
+
+
+type_text = "a text that is not empty"
+Count = Annotated[int, _described("an integer of at least 1", ge=1, le=MAX_RUNS)]
+Seconds = Annotated[float, _described("a number of seconds above 0", gt=0, le=30 * 86400, allow_inf_nan=False)]
+Dollars = Annotated[float, _described("an amount in dollars above 0", gt=0, allow_inf_nan=False)]
+Text = Annotated[str, _described(type_text), AfterValidator(_checked_text)]
+ModelName = Annotated[str, _described("a model's name"), AfterValidator(_checked_model)]
+AgentName = Annotated[str, _described("an agent's name"), AfterValidator(_checked_name)]
+Environment = Annotated[
+    Mapping[str, str],
+    _described('a table of variable names and strings, like { TIMEOUT_SEC = "1800" }'),
+    AfterValidator(_checked_environment),
+]
+BackendName = Annotated[Literal["docker", "modal", "local"], _described("one of docker, modal, local")]
+
+
+class Model(BaseModel):
+    """Frozen, strict about types, and no key goes unnoticed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Limits(Model):
+    """What one sandbox may use."""
+
+    cpus: Annotated[float, _described("a number of CPUs above 0", gt=0, le=1024, allow_inf_nan=False)] = 2.0
+    memory_mb: Annotated[int, _described("an integer of at least 32, in megabytes", ge=32)] = 4096
+    pids: Annotated[int, _described("an integer of at least 16", ge=16)] = 512
+
+
+class Network(Model):
+    """What a sandbox may reach."""
+
+    mode: Annotated[Literal["none", "gateway", "open"], _described("one of none, gateway, open")] = "gateway"
+    allow: Annotated[
+        tuple[str, ...], _described("a list of host names"), AfterValidator(_checked_host), Field(strict=False)
+    ] = ()
+
+
+class Budget(Model):
+    """What runs may spend; None is no limit."""
+
+    max_cost_usd_per_run: Dollars | None = None
+    max_cost_usd: Dollars | None = None
+    max_tokens_per_run: Count | None = None
+
+
+class AgentTable(Model):
+    """An agent of the user's own: a shell command line, run in the repository."""
+
+    command: Text
+    env: Annotated[
+        tuple[str, ...],
+        _described("a list of names of environment variables"),
+        AfterValidator(_checked_env_names),
+        Field(strict=False),
+    ] = ()
+    install: Text | None = None
+
+
+class DockerSettings(Model):
+    """Settings of the docker backend."""
+
+    base_image: Annotated[str, _described("the name of an image"), AfterValidator(_checked_text)] = DEFAULT_BASE_IMAGE
+
+
+class TaskEntry(Model):
+    """One `[[tasks]]` table: a task or a glob of tasks, the models to try, how often and with what."""
+
+    prepared_dir: Annotated[str, _described("the path of a task folder, or a glob"), AfterValidator(_checked_text)]
+    model: ModelName | None = None
+    models: Annotated[
+        tuple[ModelName, ...] | None, _described("a list of one or more models' names", min_length=1), Field(strict=False)
+    ] = None
+    agent: AgentName | None = None
+    command: Text | None = None
+    """What the agent `command` runs."""
+    replay: Text | None = None
+    """The recorded patch that the agent `replay` applies: a patch file, or a run's directory."""
+    rollouts: Count = 1
+    timeout_s: Seconds | None = None
+    apply_overrides: Annotated[bool, _described("true or false")] = True
+    overrides: Annotated[str, _described("the path of a JSON file"), AfterValidator(_checked_text)] | None = None
+    environment_variables: Environment = Field(default_factory=dict)
+
+
+class Benchmark(Model):
+    """A benchmark file, checked."""
+
+    name: Annotated[str, _described(f"{NAME_EXPECTED} and is not temp"), AfterValidator(_checked_benchmark_name)]
+    parallel: Annotated[int, _described("an integer of at least 1", ge=1, le=4096)] = 1
+    backend: BackendName = "docker"
+    agent: AgentName | None = None
+    command: Text | None = None
+    timeout_s: Seconds = 1800.0
+    """Wall clock for the agent alone; starting the sandbox has its own limit."""
+    retries: Annotated[int, _described("an integer from 0 to 20", ge=0, le=20)] = 2
+    pass_threshold: Annotated[float, _described("a number from 0 to 1", ge=0, le=1)] = 1.0
+    limits: Limits = Limits()
+    network: Network = Network()
+    budget: Budget = Budget()
+    docker: DockerSettings = DockerSettings()
+    agents: Annotated[Mapping[str, AgentTable], _described("tables [agents.NAME]")] = Field(default_factory=dict)
+    tasks: Annotated[
+        tuple[TaskEntry, ...], _described("one or more [[tasks]] tables", min_length=1), Field(strict=False)
+    ]
+
+    def agent_of(self, entry: TaskEntry, model: str | None) -> str:
+        """Who tries: the entry's agent, else the file's, else the one that the model's name implies."""
+        chosen = entry.agent or self.agent
+        if chosen is None and model in MODELLESS_AGENTS:
+            chosen = model
+        if chosen is None and model is not None:
+            chosen = next((agent for start, agent in _IMPLIED_AGENTS if model.lower().startswith(start)), None)
+        return chosen or DEFAULT_AGENT
+
+    def models_of(self, entry: TaskEntry) -> tuple[str, ...]:
+        """The models an entry tries; for an agent that calls none, the agent's name."""
+        if entry.models or entry.model:
+            return entry.models or (entry.model or "",)
+        return (self.agent_of(entry, None),)
+
+    def needs_model(self, agent: str) -> bool:
+        """Whether that agent cannot do without a model's name."""
+        own = self.agents.get(agent)
+        return "{model}" in own.command if own else agent not in MODELLESS_AGENTS
+
+
+def load_benchmark(path: Path) -> Benchmark:
+    """Read and check a benchmark file; raise one `ConfigError` with every mistake in it."""
+    data = _parse_toml(path)
+    data.setdefault("name", path.stem)
+    try:
+        benchmark = Benchmark.model_validate(data)
+    except ValidationError as exc:
+        raise ConfigError(*(f"{path}: {line}" for line in mistakes(exc, Benchmark))) from None
+    found = [f"{path}: {mistake}" for mistake in _cross_checks(benchmark)]
+    if found:
+        raise ConfigError(*found)
+    return benchmark
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    text = read_text(path, "a benchmark file")
+    try:
+        data = tomli.loads(text)
+    except tomli.TOMLDecodeError as exc:
+        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep") from None
+    if deeper_than(data, MAX_DEPTH):
+        raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
+    return data
+
+
+def _cross_checks(benchmark: Benchmark) -> Iterator[str]:
+    for name in benchmark.agents:
+        if not is_name(name):
+            yield f"agents.{show(name)}: expected {NAME_EXPECTED}"
+    for index, entry in enumerate(benchmark.tasks):
+        where = f"tasks[{index}]"
+        if entry.model is not None and entry.models is not None:
+            yield f"{where}.models: give model or models, not both"
+        if entry.models and len(set(entry.models)) != len(entry.models):
+            yield f"{where}.models: the same model twice, got {show(list(entry.models))}"
+        agent = benchmark.agent_of(entry, entry.model)
+        if entry.model is None and entry.models is None and benchmark.needs_model(agent):
+            yield f"{where}.model: missing; expected a model's name for the agent {agent}"
+        commands = entry.command or benchmark.command
+        if agent == "command" and agent not in benchmark.agents and commands is None:
+            yield f'{where}.command: missing; expected the shell command that the agent "command" runs'
+        if agent == "replay" and entry.replay is None:
+            yield f'{where}.replay: missing; expected the recorded patch, or the run, that the agent "replay" applies'
+        if entry.command is not None and agent != "command":
+            yield f'{where}.command: goes with agent = "command" only'
+        if entry.replay is not None and agent != "replay":
+            yield f'{where}.replay: goes with agent = "replay" only'
+
+
+def choose_backend(option: str | None, environ: Mapping[str, str], benchmark: Benchmark) -> str:
+    """`--backend` beats `$SANDBOX_BACKEND` beats the file."""
+    for source, value in (("--backend", option), ("$SANDBOX_BACKEND", environ.get("SANDBOX_BACKEND"))):
+        if value:
+            if value not in BACKENDS:
+                close = did_you_mean(value, BACKENDS)
+                raise ConfigError(f"{source}: expected one of {', '.join(BACKENDS)}, got {show(value)}{close}")
+            return value
+    return benchmark.backend
+
+
+def choose_docker_settings(environ: Mapping[str, str], settings: DockerSettings) -> DockerSettings:
+    """`$ROLLOUTS_BASE_IMAGE` stands in for the default base image; a file that names one wins."""
+    image = environ.get("ROLLOUTS_BASE_IMAGE")
+    if image and "base_image" not in settings.model_fields_set:
+        return DockerSettings(base_image=image)
+    return settings
+
+
+def safe_relative(text: str) -> PurePosixPath | None:
+    """`text` as a path below some folder, or None when it is absolute, empty or climbs out of it."""
+    path = PurePosixPath(text)
+    if not text or "\0" in text or path.is_absolute() or ".." in path.parts or not path.parts or "\\" in text:
+        return None
+    return None if ".git" in (part.lower() for part in path.parts) else path
+
+
+def find_path(text: str, beside: Path) -> Path:
+    """A path a file names: relative to the current directory, else to that file's own folder."""
+    path = Path(text)
+    if path.is_absolute() or path.exists() or not (beside / path).exists():
+        return path
+    return Path(os.path.relpath(beside / path))

@@ -1,0 +1,192 @@
+"""One run, start to end. The one place that turns an exception into a result, with the stage it happened in."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
+from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
+from rollouts.files import move_whole, write_json, write_whole
+from rollouts.logs import LogFile, Scrubber, tail_of
+from rollouts.plan import RunSpec
+from rollouts.prepare import Preparation
+from rollouts.results import RunError, RunResult, Stage, Status
+from rollouts.store import now
+from rollouts.workspace import Changes, capture_patch, count_changes, repo_info
+
+log = logging.getLogger(__name__)
+
+LAST_WORDS_BYTES = 4096
+_STATUS = {
+    Ended.TIMEOUT: Status.TIMEOUT,
+    Ended.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run's result, already in its folder, and the way to give its box back once the batch knows of it."""
+
+    result: RunResult
+    free: Callable[[], None] = lambda: None
+
+
+class RunFolder:
+    """`data/runs/<run_id>/` while a run writes it."""
+
+    def __init__(self, path: Path, secrets: tuple[str, ...]) -> None:
+        self.path, self.secrets = path, secrets
+        self.artifacts, self.logs, self.outputs = path / "artifacts", path / "logs", path / ".outputs"
+        self._put_earlier_attempt_aside()
+        for folder in (self.artifacts, self.logs, self.outputs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.agent_log = LogFile(self.logs / "agent.log", secrets)
+        self.sandbox_log = LogFile(self.logs / "sandbox.log", secrets)
+
+    def _put_earlier_attempt_aside(self) -> None:
+        """An attempt is never overwritten."""
+        left = [self.path / name for name in ("artifacts", "logs", "result.json") if (self.path / name).exists()]
+        if left:
+            number = 1 + sum(1 for _ in self.path.glob("attempts/*"))
+            aside = self.path / "attempts" / str(number)
+            aside.mkdir(parents=True)
+            for path in left:
+                path.rename(aside / path.name)
+
+    def note(self, text: str) -> None:
+        """A line in `sandbox.log`."""
+        self.sandbox_log(f"{now()} {text}\n".encode())
+
+    def close(self) -> None:
+        """Only what is worth keeping stays."""
+        self.agent_log.close()
+        self.sandbox_log.close()
+        shutil.rmtree(self.outputs, ignore_errors=True)
+
+
+def execute_run(
+    spec: RunSpec, begun: RunResult, folder: Path, preparation: Preparation, backend: Backend, echo: LogSink
+) -> Finished:
+    """Run one spec to its end. Never raises for the run's own troubles; `begun` is its record so far."""
+    agent = preparation.agent(spec)
+    secrets = tuple(os.environ[name] for name in agent.env_names if name in os.environ)
+    run = RunFolder(folder, secrets)
+    stage = Stage.SOURCE
+    free: Callable[[], None] = lambda: None  # noqa: E731 - replaced as soon as there is a box
+    try:
+        source = preparation.source(spec.task)
+        stage = Stage.IMAGE
+        image = preparation.ready(spec, _both(run.sandbox_log, echo))
+        stage = Stage.SANDBOX
+        job = _job(spec, begun, preparation, backend, run)
+        run.note(f"starting on {backend.name}, limit {spec.timeout_s:g} s")
+        ended = backend.run(job, _both(run.agent_log, echo))
+        free = ended.free
+        for note in ended.notes:
+            run.note(note)
+        run.note(f"ended: {ended.ended}, exit code {ended.exit_code}, {ended.duration_s:.2f} s")
+        stage = Stage.ARTIFACTS
+        write_json(run.artifacts / "repo_info.json", repo_info(source, spec.task))
+        changes = _keep(run, ended, image.base_git)
+        result = _finished(begun, ended, changes)
+    except JobCancelled:
+        result = begun.cancelled()
+    except RolloutsError:
+        free()
+        raise  # the disk or the data folder: no run could go on
+    except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
+        log.debug("%s failed in %s", begun.run_id, stage.value, exc_info=exc)
+        result = _failed(begun, stage, exc, secrets)
+    result = replace(result, finished_at=now())
+    if result.error:
+        run.note(f"{result.status}: {result.error.stage}: {result.error.message}")
+    run.close()
+    write_json(folder / "result.json", result.to_json())
+    return Finished(result, free)
+
+
+def _both(first: LogSink, second: LogSink) -> LogSink:
+    def sink(data: bytes) -> None:
+        first(data)
+        second(data)
+
+    return sink
+
+
+def _job(spec: RunSpec, begun: RunResult, preparation: Preparation, backend: Backend, run: RunFolder) -> Job:
+    image, agent = preparation.image(spec), preparation.agent(spec)
+    job_id = f"{begun.run_id}.{begun.attempt}"
+    command = agent.command(spec, backend.paths(job_id, image))
+    passed = {name: os.environ[name] for name in agent.env_names if name in os.environ}
+    return Job(
+        job_id=job_id,
+        run_id=begun.run_id,
+        batch=begun.run_id.rpartition("-")[0],
+        image=image,
+        argv=command.argv,
+        env={"ROLLOUTS_MODEL": spec.model, **passed, **command.env, **spec.env},
+        limits=spec.limits,
+        timeout_s=spec.timeout_s,
+        network=spec.network.mode,
+        outputs_dir=run.outputs,
+        files=command.files,
+    )
+
+
+def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
+    """Put what came out of the box in its place. A partial patch, after a timeout or a crash, is a result too."""
+    outputs = dict(ended.outputs)
+    if "diff.patch" not in outputs and ended.workspace is not None:
+        outputs |= capture_patch(base_git, ended.workspace, run.outputs)
+    if "skipped.txt" in outputs:
+        run.note(f"left out of the patch: {', '.join(outputs['skipped.txt'].read_text(errors='replace').split(chr(10)))}")
+    _keep_notes(run, outputs.get("notes.md"))
+    if "diff.patch" not in outputs:
+        raise SandboxFailed("no patch came out of the box")
+    changes = count_changes(outputs["diff.patch"])
+    move_whole(outputs["diff.patch"], run.artifacts / "diff.patch")
+    return changes
+
+
+def _keep_notes(run: RunFolder, notes: Path | None) -> None:
+    """The agent's own notes, else its last words."""
+    if notes is not None:
+        content = notes.read_bytes()
+    else:
+        content = tail_of(run.agent_log.path, LAST_WORDS_BYTES).encode()
+    scrub = Scrubber(run.secrets)
+    write_whole(run.artifacts / "notes.md", scrub(content) + scrub.rest())
+
+
+def _finished(begun: RunResult, ended: JobResult, changes: Changes | None) -> RunResult:
+    status = _STATUS.get(ended.ended) or (Status.LAUNCHED if ended.exit_code == 0 else Status.AGENT_FAILED)
+    return replace(
+        begun,
+        status=status,
+        launch_rc=ended.exit_code,
+        duration_s=round(ended.duration_s, 3),
+        changes=asdict(changes) if changes else None,
+        error=None if status is Status.LAUNCHED else RunError(Stage.AGENT, status, _what_happened(status, ended)),
+    )
+
+
+def _what_happened(status: Status, ended: JobResult) -> str:
+    match status:
+        case Status.TIMEOUT:
+            return f"the agent was ended at its time limit, after {ended.duration_s:.1f} s"
+        case Status.OUT_OF_MEMORY:
+            return "the sandbox ran out of memory"
+        case _ if ended.exit_code is None:
+            return "the agent ended its own sandbox"
+        case _:
+            return f"the agent exited with {ended.exit_code}"
+
+
+def _failed(begun: RunResult, stage: Stage, exc: Exception, secrets: tuple[str, ...]) -> RunResult:
+    scrub = Scrubber(secrets)
+    message = (scrub((str(exc) or type(exc).__name__).encode()) + scrub.rest()).decode(errors="replace")
+    error = RunError(stage, type(exc).__name__, " ".join(message.split()))
+    return replace(begun, status=Status.SANDBOX_FAILED, error=error)

@@ -1,0 +1,101 @@
+"""Writes that are whole or not at all, whatever instant the process or the machine dies at.
+
+A reader would get wrong that renaming is enough: without the two fsyncs a power cut may leave an empty file behind the
+new name.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rollouts.errors import StoreError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put `content` at `path`: readers find the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StoreError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+def write_json(path: Path, value: object) -> None:
+    """The same for a value, as JSON for people."""
+    write_whole(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def move_whole(source: Path, target: Path) -> None:
+    """Give a complete file its final place, on disk for sure."""
+    with source.open("rb") as stream:
+        os.fsync(stream.fileno())
+    source.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new name in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Journal:
+    """An append-only file of JSON lines. A line that did not reach the disk whole is as if it was never written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._cut_torn_line()
+
+    def append(self, *events: dict[str, Any], sync: bool) -> None:
+        """Add lines; with `sync` they are on disk when this returns. Either all are there or none."""
+        data = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events).encode()
+        with self._lock:
+            start = os.fstat(self._descriptor).st_size
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+                if sync:
+                    os.fsync(self._descriptor)
+            except OSError as exc:
+                os.ftruncate(self._descriptor, start)
+                raise StoreError(f"{self.path}: cannot be written: {exc.strerror}") from exc
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._descriptor)
+
+    def _cut_torn_line(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        whole = self.path.read_bytes().rfind(b"\n") + 1 if size else 0
+        if whole != size:
+            os.ftruncate(self._descriptor, whole)
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a journal, without a torn last one. Safe while another process writes it."""
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+    except OSError as exc:
+        raise StoreError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except ValueError:
+        raise StoreError(f"{path}: a line is not valid JSON; the journal is damaged") from None

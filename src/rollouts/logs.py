@@ -1,0 +1,113 @@
+"""A run's log files: written as output comes, capped in size with head and tail kept, and free of known secrets."""
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+LOG_LIMIT_BYTES = 64 * 1024 * 1024
+_HIDDEN = b"[secret]"
+
+
+class LogFile:
+    """Takes bytes in pieces. Past the limit only the newest half is kept, in a ring on disk, until `close`."""
+
+    def __init__(self, path: Path, secrets: Iterable[str] = (), limit: int = LOG_LIMIT_BYTES) -> None:
+        self.path = path
+        self._half = limit // 2
+        self._scrub = Scrubber(secrets)
+        self._lock = threading.Lock()
+        self._head: BinaryIO = path.open("ab")
+        self._room = max(0, self._half - self._head.tell())
+        self._tail_path = path.with_name(f".{path.name}.tail")
+        self._tail: BinaryIO | None = None
+        self._beyond = 0
+
+    def __call__(self, data: bytes) -> None:
+        """Take the next piece."""
+        with self._lock:
+            self._write(self._scrub(data))
+
+    def close(self) -> None:
+        """Write what was held back; with the tail, if there is one, behind a line that marks the cut."""
+        with self._lock:
+            self._write(self._scrub.rest())
+            if self._tail is not None:
+                self._append_tail(self._tail)
+                self._tail.close()
+                self._tail_path.unlink()
+            self._head.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._room:
+            self._head.write(data[: self._room])
+            self._head.flush()
+            data, self._room = data[self._room :], max(0, self._room - len(data))
+        if data:
+            self._write_tail(data)
+
+    def _write_tail(self, data: bytes) -> None:
+        if self._tail is None:
+            self._tail = self._tail_path.open("w+b")
+        data, self._beyond = data[-self._half :], self._beyond + max(0, len(data) - self._half)
+        while data:
+            position = self._beyond % self._half
+            part = data[: self._half - position]
+            self._tail.seek(position)
+            self._tail.write(part)
+            self._beyond += len(part)
+            data = data[len(part) :]
+
+    def _append_tail(self, tail: BinaryIO) -> None:
+        cut = max(0, self._beyond - self._half)
+        if cut:
+            self._head.write(f"\n[… {cut} bytes of output left out here …]\n".encode())
+        start = self._beyond % self._half if cut else 0
+        for first, last in ((start, min(self._beyond, self._half)), (0, start)):
+            tail.seek(first)
+            left = last - first
+            while left > 0 and (part := tail.read(min(left, 1024 * 1024))):
+                self._head.write(part)
+                left -= len(part)
+
+
+class Scrubber:
+    """Replaces known secret values in a stream, also where one is split over two pieces."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = sorted((secret.encode() for secret in secrets if len(secret) >= 6), key=len, reverse=True)
+        self._held = b""
+
+    def __call__(self, data: bytes) -> bytes:
+        """What can be passed on so far."""
+        if not self._secrets:
+            return data
+        data = self._replace(self._held + data)
+        keep = max((self._overlap(data, secret) for secret in self._secrets), default=0)
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def rest(self) -> bytes:
+        """What is still held back, at the end of the stream."""
+        held, self._held = self._held, b""
+        return held
+
+    def _replace(self, data: bytes) -> bytes:
+        for secret in self._secrets:
+            data = data.replace(secret, _HIDDEN)
+        return data
+
+    @staticmethod
+    def _overlap(data: bytes, secret: bytes) -> int:
+        """How much of the end of `data` may be the start of a secret."""
+        longest = min(len(data), len(secret) - 1)
+        return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)
+
+
+def tail_of(path: Path, size: int) -> str:
+    """The last lines of a log, at most `size` bytes."""
+    with path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - size))
+        text = log.read().decode("utf-8", "replace")
+    return text

@@ -1,0 +1,94 @@
+"""How a run ended: the record that console, manifest, result.json and exit code are all made from."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from rollouts.errors import ExitCode
+
+
+class Status(StrEnum):
+    """Where a run stands. `sandbox_failed` and `cancelled` say nothing about the model."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    LAUNCHED = "launched"
+    AGENT_FAILED = "agent_failed"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    SANDBOX_FAILED = "sandbox_failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_end(self) -> bool:
+        """Whether a run that stands so has ended."""
+        return self not in (Status.PENDING, Status.RUNNING)
+
+
+class Stage(StrEnum):
+    """What was being done when something went wrong."""
+
+    SOURCE = "source"
+    IMAGE = "image"
+    SANDBOX = "sandbox"
+    AGENT = "agent"
+    ARTIFACTS = "artifacts"
+
+
+@dataclass(frozen=True)
+class RunError:
+    """What went wrong, for people and for scripts."""
+
+    stage: str
+    type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run's entry in `manifest.json`. The names are a contract: other people's scripts read them."""
+
+    task_dir: str
+    run_id: str
+    status: Status
+    launch_rc: int | None
+    run_dir: str
+    task_id: str
+    model: str
+    agent: str
+    rollout: int
+    key: str
+    overrides: str | None = None
+    attempt: int = 0
+    started_at: str | None = None
+    finished_at: str | None = None
+    duration_s: float | None = None
+    usage: Mapping[str, Any] | None = None
+    changes: Mapping[str, int] | None = None
+    error: RunError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "RunResult":
+        """Back from plain data; keys of later versions are let go."""
+        known = {name: data[name] for name in RunResult.__dataclass_fields__ if name in data}
+        error = RunError(**known["error"]) if known.get("error") else None
+        return RunResult(**{**known, "status": Status(known["status"]), "error": error})
+
+    def cancelled(self) -> "RunResult":
+        """The same run, ended because the batch was stopped."""
+        return replace(self, status=Status.CANCELLED)
+
+
+def exit_code_of(results: Iterable[RunResult]) -> ExitCode:
+    """0 when every run is `launched`, 1 when none is, 3 when some are not."""
+    launched = Counter(result.status is Status.LAUNCHED for result in results)
+    if not launched[False]:
+        return ExitCode.OK
+    return ExitCode.SOME_FAILED if launched[True] else ExitCode.NONE_SUCCEEDED

@@ -1,0 +1,334 @@
+"""`data/rollouts` and `data/runs`: where batches and runs live, and what is true about them.
+
+`events.jsonl` is the truth. `manifest.json`, `runs.txt` and `task_results/` are derived from it by folding its events,
+and written whole; so the same fold gives the same manifest after a crash as it gave while running.
+"""
+
+import json
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rollouts.config import is_name
+from rollouts.errors import NotFoundError, StoreError
+from rollouts.files import Journal, read_journal, write_json, write_whole
+from rollouts.mistakes import did_you_mean
+from rollouts.plan import RunSpec
+from rollouts.results import RunResult, Status
+
+SCHEMA = 1
+MANIFEST_EVERY_S = 1.0
+_STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
+_STAMP_FORMAT = "%Y%m%d__%H-%M-%S"
+
+
+def now() -> str:
+    """This instant, as files say it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_path(path: Path) -> str:
+    """As files say it: relative to the current directory when below it, else absolute."""
+    absolute = Path(os.path.abspath(path))
+    here = Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+
+
+@dataclass(frozen=True)
+class DataRoot:
+    """The `data/` folder."""
+
+    path: Path
+
+    @property
+    def rollouts(self) -> Path:
+        """Batches, by benchmark name."""
+        return self.path / "rollouts"
+
+    @property
+    def runs(self) -> Path:
+        """Runs, by run id."""
+        return self.path / "runs"
+
+    @property
+    def cache(self) -> Path:
+        """What can be made again."""
+        return self.path / "cache"
+
+
+@dataclass
+class BatchState:
+    """What the events say so far."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, RunResult] = field(default_factory=dict)
+    finished_at: str | None = None
+
+    def apply(self, event: Mapping[str, Any]) -> str | None:
+        """Take one event in; returns the id of the run it changed."""
+        match event["event"]:
+            case "batch":
+                self.header = {key: value for key, value in event.items() if key not in ("event", "at")}
+            case "planned" | "ended":
+                result = RunResult.from_json(event["run"])
+                self.results[result.run_id] = result
+                return result.run_id
+            case "started":
+                known = self.results[event["run_id"]]
+                begun = replace(known, status=Status.RUNNING, attempt=event["attempt"], started_at=event["at"])
+                self.results[known.run_id] = begun
+                self.finished_at = None
+                return known.run_id
+            case "finished":
+                self.finished_at = event["at"]
+        return None
+
+    @staticmethod
+    def load(folder: Path) -> "BatchState":
+        """Fold a batch's journal."""
+        state = BatchState()
+        for event in read_journal(folder / "events.jsonl"):
+            state.apply(event)
+        if not state.header:
+            raise StoreError(f"{folder}/events.jsonl: the batch was never fully made")
+        return state
+
+    def manifest(self) -> dict[str, Any]:
+        """All of `manifest.json`."""
+        return {**self._head(), "results": [result.to_json() for result in self.results.values()]}
+
+    def _head(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **self.header, "finished_at": self.finished_at}
+
+
+class Batch:
+    """A batch that this process is running: the only writer of its folder."""
+
+    def __init__(self, root: DataRoot, name: str, stamp: str) -> None:
+        self.root, self.name, self.stamp = root, name, stamp
+        self.folder = root.rollouts / name / stamp
+        self.state = BatchState()
+        self._file_lock = FileLock(self.folder / ".lock")
+        try:
+            self._file_lock.acquire(timeout=0)
+        except Timeout:
+            raise StoreError(f"{self.folder}: another process works on this batch") from None
+        self._journal = Journal(self.folder / "events.jsonl")
+        self._lock = threading.Lock()
+        self._texts: dict[str, str] = {}
+        self._dirty = threading.Event()
+        self._closing = threading.Event()
+        self._failure: StoreError | None = None
+        self._writer = threading.Thread(target=self._keep_manifest, name="manifest", daemon=True)
+
+    @staticmethod
+    def create(
+        root: DataRoot, name: str, header: Mapping[str, Any], specs: Sequence[RunSpec], config_text: bytes
+    ) -> "Batch":
+        """Claim a stamp and put the plan on disk. From here on the batch can be found and resumed."""
+        stamp = _claim_stamp(root, name)
+        batch = Batch(root, name, stamp)
+        planned = [batch._planned(spec) for spec in specs]
+        write_whole(batch.folder / "config.toml", config_text)
+        batch._record(
+            {"event": "batch", "at": now(), "name": name, "created_at": stamp, **header},
+            *({"event": "planned", "run": result.to_json()} for result in planned),
+        )
+        (batch.folder / "task_results").mkdir()
+        run_dirs = [result.run_dir for result in planned]
+        write_whole(batch.folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
+        temp = root.rollouts / "temp" / f"rollout_{name}__{stamp}.json"
+        temp.parent.mkdir(exist_ok=True)
+        write_json(temp, {
+            "created_at": stamp,
+            "rollout_dir": shown_path(batch.folder),
+            "runs": run_dirs,
+            "tasks": sorted({result.task_dir for result in planned}),
+        })  # fmt: skip
+        batch._write_manifest()
+        batch._writer.start()
+        return batch
+
+    def _planned(self, spec: RunSpec) -> RunResult:
+        run_id = f"{self.stamp}-{spec.index}"
+        return RunResult(
+            task_dir=shown_path(spec.task.folder),
+            run_id=run_id,
+            status=Status.PENDING,
+            launch_rc=None,
+            run_dir=shown_path(self.root.runs / run_id),
+            task_id=spec.task.task_id,
+            model=spec.model,
+            agent=spec.agent,
+            rollout=spec.rollout,
+            key=spec.key,
+            overrides=shown_path(spec.task.overrides) if spec.task.overrides else None,
+        )
+
+    def started(self, run_id: str) -> RunResult:
+        """A run's next attempt begins."""
+        attempt = self.state.results[run_id].attempt + 1
+        self._record({"event": "started", "at": now(), "run_id": run_id, "attempt": attempt}, sync=False)
+        return self.state.results[run_id]
+
+    def ended(self, result: RunResult) -> None:
+        """An attempt came to its end. On disk for sure when this returns."""
+        self._record({"event": "ended", "at": now(), "run": result.to_json()})
+        write_json(self.folder / "task_results" / f"{result.run_id}.json", result.to_json())
+
+    def close(self, *, finished: bool) -> None:
+        """Bring everything derived up to date and give the batch back."""
+        if finished:
+            self._record({"event": "finished", "at": now()})
+        self._closing.set()
+        self._dirty.set()
+        self._writer.join()
+        self._journal.close()
+        self._file_lock.release()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def results(self) -> list[RunResult]:
+        """Every run, in the plan's order."""
+        with self._lock:
+            return list(self.state.results.values())
+
+    def _record(self, *events: dict[str, Any], sync: bool = True) -> None:
+        self._journal.append(*events, sync=sync)
+        with self._lock:
+            for event in events:
+                changed = self.state.apply(event)
+                if changed is not None:
+                    self._texts.pop(changed, None)
+        self._dirty.set()
+
+    def _keep_manifest(self) -> None:
+        """Rewrite the manifest when something changed, at most once a second: never once per event."""
+        while not self._closing.is_set():
+            self._dirty.wait()
+            self._dirty.clear()
+            try:
+                self._write_manifest()
+            except StoreError as exc:
+                self._failure = exc
+            self._closing.wait(MANIFEST_EVERY_S)
+        try:
+            self._write_manifest()
+            self._failure = None
+        except StoreError as exc:
+            self._failure = exc
+
+    def _write_manifest(self) -> None:
+        """The text of each result is kept, so that a rewrite costs little more than the writing."""
+        with self._lock:
+            for run_id, result in self.state.results.items():
+                if run_id not in self._texts:
+                    self._texts[run_id] = _indented(result.to_json())
+            head = json.dumps(self.state._head(), indent=2, ensure_ascii=False)
+            texts = [self._texts[run_id] for run_id in self.state.results]
+        body = ",\n".join(texts)
+        write_whole(self.folder / "manifest.json", f'{head[:-2]},\n  "results": [\n{body}\n  ]\n}}\n'.encode())
+
+
+def _indented(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _claim_stamp(root: DataRoot, name: str) -> str:
+    """A second that no other batch has. Run ids are shared by all benchmarks, so the first run's folder is the claim."""
+    moment = datetime.now(UTC).replace(microsecond=0)
+    try:
+        root.runs.mkdir(parents=True, exist_ok=True)
+        for _ in range(3600):
+            stamp = moment.strftime(_STAMP_FORMAT)
+            try:
+                (root.runs / f"{stamp}-0").mkdir()
+            except FileExistsError:
+                moment += timedelta(seconds=1)
+                continue
+            (root.rollouts / name / stamp).mkdir(parents=True)
+            return stamp
+    except OSError as exc:
+        raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc
+    raise StoreError(f"{root.runs}: no free stamp within the next hour")
+
+
+@dataclass(frozen=True)
+class BatchPlace:
+    """A batch on disk, found by name."""
+
+    name: str
+    stamp: str
+    folder: Path
+
+
+def batches(root: DataRoot, name: str | None = None) -> list[BatchPlace]:
+    """All batches, or those of one benchmark, oldest first."""
+    names = [name] if name else sorted(_names(root))
+    found = [
+        BatchPlace(each, folder.name, folder)
+        for each in names
+        for folder in _folders(root.rollouts / each)
+        if _STAMP.fullmatch(folder.name) and (folder / "events.jsonl").exists()
+    ]
+    return sorted(found, key=lambda place: (place.stamp, place.name))
+
+
+def find_batch(root: DataRoot, name: str, rollout: str | None = None) -> BatchPlace:
+    """The newest batch of a benchmark, or the one of a stamp, or the newest of a day (`YYYYMMDD`)."""
+    if not is_name(name):
+        raise NotFoundError(f"{name!r} is not the name of a benchmark")
+    found = batches(root, name)
+    if not found:
+        known = sorted(_names(root))
+        listed = f"; there are {', '.join(known)}" if known else "; nothing was run here yet"
+        raise NotFoundError(f"{root.rollouts}: no batch of a benchmark {name}{did_you_mean(name, known) or listed}")
+    chosen = [place for place in found if rollout is None or place.stamp == rollout or place.stamp[:8] == rollout]
+    if not chosen:
+        stamps = [place.stamp for place in found]
+        raise NotFoundError(f"{root.rollouts / name}: no batch {rollout}; the newest are {', '.join(stamps[-5:])}")
+    return chosen[-1]
+
+
+def _names(root: DataRoot) -> Iterator[str]:
+    return (folder.name for folder in _folders(root.rollouts) if folder.name != "temp" and is_name(folder.name))
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [entry for entry in folder.iterdir() if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise StoreError(f"{folder}: cannot be read: {exc.strerror}") from exc
+
+
+
+def describe_batches(root: DataRoot, name: str | None) -> list[dict[str, Any]]:
+    """What `list` says about each batch."""
+    if name is not None:
+        find_batch(root, name)
+    rows = []
+    for place in batches(root, name):
+        state = BatchState.load(place.folder)
+        counts = Counter(result.status for result in state.results.values())
+        rows.append({
+            "name": place.name,
+            "stamp": place.stamp,
+            "backend": state.header["backend"],
+            "runs": len(state.results),
+            "status": {status.value: count for status, count in counts.items()},
+            "finished_at": state.finished_at,
+            "rollout_dir": shown_path(place.folder),
+        })  # fmt: skip
+    return rows

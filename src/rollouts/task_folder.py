@@ -1,0 +1,218 @@
+"""A task folder on disk → `Task`. Overrides are applied to what was read; the folder itself is never changed."""
+
+import glob
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from rollouts.config import NAME_EXPECTED, Benchmark, Environment, Text, find_path, is_name
+from rollouts.digests import digest_folder, digest_of
+from rollouts.errors import ConfigError
+from rollouts.mistakes import deeper_than, did_you_mean, did_you_mean_path, mistakes, read_text
+from rollouts.tasks import (
+    RELATIVE_EXPECTED,
+    EnvironmentSpec,
+    Evaluation,
+    InjectedFile,
+    Lm,
+    Metadata,
+    Part,
+    PathPattern,
+    Repo,
+    Task,
+    merged,
+)
+
+META_LIMIT_BYTES = 16 * 1024 * 1024
+MAX_DEPTH = 32
+Parsed = TypeVar("Parsed", bound=Part)
+
+
+def _checked_name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError
+    return text
+
+
+class Meta(Part):
+    """`tb_meta.json`."""
+
+    task_id: Annotated[str, Field(description=NAME_EXPECTED), AfterValidator(_checked_name)]
+    metadata: Metadata = Metadata()
+    repo: Repo = Repo()
+    lm: Lm = Lm()
+    evaluation: Evaluation = Evaluation()
+    environment: EnvironmentSpec = EnvironmentSpec()
+
+
+class Overrides(Part):
+    """`overrides.json`: what one entry of a benchmark changes about a task."""
+
+    remove_repo_paths: Annotated[
+        tuple[PathPattern, ...], Field(description="a list of paths, folders with a final /, or globs", strict=False)
+    ] = ()
+    inject_files: Annotated[
+        tuple[InjectedFile, ...], Field(description="a list of {path, content}", strict=False)
+    ] = ()
+    repo: Annotated[Mapping[str, Any], Field(description="a table of keys of repo")] = Field(default_factory=dict)
+    lm_instructions: Text | None = None
+    environment_variables: Environment = Field(default_factory=dict)
+    evaluation: Annotated[Mapping[str, Any], Field(description="a table of keys of evaluation")] = Field(
+        default_factory=dict
+    )
+
+
+def load_task(folder: Path, *, apply_overrides: bool = True, overrides: Path | None = None) -> Task:
+    """Read a task folder; raise one `ConfigError` with every mistake in it."""
+    if not folder.is_dir():
+        problem = "is not a folder" if folder.exists() else f"no such task folder{did_you_mean_path(folder)}"
+        raise ConfigError(f"{folder}: {problem}")
+    meta_path = folder / "tb_meta.json"
+    meta = _parse(meta_path, Meta, "a task's description")
+    used = _overrides_path(folder, overrides) if apply_overrides else None
+    over = _parse(used, Overrides, "overrides") if used else Overrides()
+    repo = _remade(Repo, merged(over.repo, meta.repo), used, "repo")
+    evaluation = _remade(Evaluation, merged(over.evaluation, meta.evaluation), used, "evaluation")
+    task = Task(
+        folder=folder,
+        task_id=meta.task_id,
+        title=meta.metadata.title or meta.task_id,
+        tags=meta.metadata.tags,
+        instructions=over.lm_instructions or _instructions(folder, meta),
+        repo=repo,
+        evaluation=evaluation,
+        environment=meta.environment,
+        remove_repo_paths=over.remove_repo_paths,
+        inject_files=over.inject_files,
+        environment_variables=over.environment_variables,
+        overrides=used,
+        digest=digest_of(digest_folder(folder), used.read_text() if used else None),
+    )
+    found = _cross_checks(task, meta_path)
+    if found:
+        raise ConfigError(*found)
+    return task
+
+
+def load_tasks(benchmark: Benchmark, config: Path) -> list[list[Task]]:
+    """For each entry of the benchmark the tasks that it names; raises one ConfigError with every mistake."""
+    found: list[str] = []
+    loaded: dict[tuple[Path, bool, Path | None], Task] = {}
+    entries: list[list[Task]] = []
+    for index, entry in enumerate(benchmark.tasks):
+        explicit = find_path(entry.overrides, config.parent) if entry.overrides and entry.apply_overrides else None
+        tasks: list[Task] = []
+        try:
+            for folder in _task_folders(entry.prepared_dir, config.parent):
+                key = (folder, entry.apply_overrides, explicit)
+                if key not in loaded:
+                    loaded[key] = load_task(folder, apply_overrides=entry.apply_overrides, overrides=explicit)
+                tasks.append(loaded[key])
+        except ConfigError as exc:
+            found += [f"{config}: tasks[{index}]: {line}" for line in exc.mistakes]
+        entries.append(tasks)
+    if found:
+        raise ConfigError(*found)
+    return entries
+
+
+def _task_folders(text: str, beside: Path) -> list[Path]:
+    """One folder, or all that a glob matches and that look like tasks."""
+    if not glob.has_magic(text):
+        return [find_path(text, beside)]
+    for start in dict.fromkeys(("", str(beside))):
+        matches = sorted(Path(start, name) for name in glob.glob(text, root_dir=start or None, recursive=True))
+        folders = [path for path in matches if (path / "tb_meta.json").exists()]
+        if folders:
+            return folders
+    raise ConfigError(f"{text}: the glob matches no folder with a tb_meta.json")
+
+
+def _overrides_path(folder: Path, explicit: Path | None) -> Path | None:
+    if explicit is not None:
+        return explicit
+    own = folder / "overrides.json"
+    return own if own.exists() else None
+
+
+def _instructions(folder: Path, meta: Meta) -> str:
+    path = folder / "LM_INSTRUCTIONS.md"
+    text = read_text(path, "instructions") if path.exists() else meta.lm.instructions
+    if not text or not text.strip():
+        raise ConfigError(f"{folder}: no instructions; expected LM_INSTRUCTIONS.md, or lm.instructions in tb_meta.json")
+    return text
+
+
+def _parse(path: Path, model: type[Parsed], what: str) -> Parsed:
+    text = read_text(path, what, META_LIMIT_BYTES)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{path}: not valid JSON: {exc.msg} (at line {exc.lineno}, column {exc.colno})") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a JSON object")
+    if deeper_than(data, MAX_DEPTH):
+        raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
+    found = _misspelt(data, model)
+    try:
+        parsed = model.model_validate(data)
+    except ValidationError as exc:
+        found += mistakes(exc, model)
+    if found:
+        raise ConfigError(*(f"{path}: {line}" for line in found))
+    return parsed
+
+
+def _misspelt(data: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Unknown keys that look like known ones. Other unknown keys belong to other programs and are let through."""
+    known = list(model.model_fields)
+    found = []
+    for key, value in data.items():
+        close = did_you_mean(key, known, lambda name: prefix + name) if key not in known else ""
+        if close:
+            found.append(f"{prefix}{key}: unknown key{close}")
+        inner = model.model_fields[key].annotation if key in known else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
+            found += _misspelt(value, inner, f"{prefix}{key}.")
+    return found
+
+
+def _remade(model: type[Parsed], data: dict[str, Any], path: Path | None, key: str) -> Parsed:
+    """The model again, with an override's keys in it."""
+    found = _misspelt(data, model, f"{key}.")
+    try:
+        remade = model.model_validate(data)
+    except ValidationError as exc:
+        found += [f"{key}.{line}" for line in mistakes(exc, model)]
+    if found:
+        raise ConfigError(*(f"{path}: {line}" for line in found))
+    return remade
+
+
+def _cross_checks(task: Task, meta_path: Path) -> list[str]:
+    found = []
+    if not (task.folder / "repo").is_dir() and task.repo.git_url is None:
+        found.append(f"{meta_path}: repo.git_url: missing; expected it, or a folder repo/ beside tb_meta.json")
+    if task.environment.dockerfile and not (task.folder / task.environment.dockerfile).is_file():
+        found.append(f"{meta_path}: environment.dockerfile: no such file, got {task.environment.dockerfile}")
+    ids = [rubric.id for rubric in task.evaluation.rubrics]
+    found += [f"{meta_path}: evaluation.rubrics: id {name} stands twice" for name in {i for i in ids if ids.count(i) > 1}]
+    for index, script in enumerate(task.evaluation.test_scripts):
+        if ids and script.rubric_id not in ids:
+            close = did_you_mean(script.rubric_id, ids)
+            found.append(f"{meta_path}: evaluation.test_scripts[{index}].rubric_id: no such rubric, got {script.rubric_id}{close}")
+    found += [f"{path}: is a link that leaves the task folder; expected {RELATIVE_EXPECTED}" for path in _escaping_links(task.folder)]
+    return found
+
+
+def _escaping_links(folder: Path) -> list[Path]:
+    """Links among the task's own parts that lead out of it. Links within repo/ are the source's own business."""
+    inside = folder.resolve()
+    return [
+        entry for entry in sorted(folder.iterdir()) if entry.is_symlink() and not entry.resolve().is_relative_to(inside)
+    ]
