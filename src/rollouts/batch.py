@@ -259,7 +259,12 @@ class _Running:
             self._backend.cancel()
 
         previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        return lambda: [signal.signal(number, old) for number, old in previous.items()] and None
+
+        def restore() -> None:
+            for number, old in previous.items():
+                signal.signal(number, old)
+
+        return restore
 
 
 def dry_run(plan: Plan, root: DataRoot) -> Mapping[str, Any]:

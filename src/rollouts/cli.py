@@ -47,7 +47,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -59,7 +61,9 @@ def run(
     parallel: Parallel = None,
     only: Only = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and create nothing.")] = False,
-    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="-v: progress lines; -vv: all output.")] = 0,
+    verbose: Annotated[
+        int, typer.Option("-v", "--verbose", count=True, help="-v: progress lines; -vv: all output.")
+    ] = 0,
     as_json: Json = False,
     data_dir: DataDir = DATA,
 ) -> None:
@@ -81,7 +85,7 @@ def run(
     try:
         outcome = batch.run_batch(plan, _root(data_dir), console)
     finally:
-        console.close(outcome.results if outcome else None)
+        console.close(outcome.results if outcome is not None else None)
     if as_json:
         _print_json(json.loads((outcome.folder / "manifest.json").read_text()))
     _exit(outcome.exit_code)

@@ -76,7 +76,9 @@ def _checked_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
             except ValueError:
                 number = -1
             whole = name == "TIMEOUT_SEC" or number == int(number) if math.isfinite(number) else False
-            _check(number > 0 and whole, f"expected {name} to be a string that holds {kind}, got {show(variables[name])}")
+            _check(
+                number > 0 and whole, f"expected {name} to be a string that holds {kind}, got {show(variables[name])}"
+            )
     return variables
 
 
@@ -160,7 +162,9 @@ class TaskEntry(Model):
     prepared_dir: Annotated[str, _described("the path of a task folder, or a glob"), AfterValidator(_checked_text)]
     model: ModelName | None = None
     models: Annotated[
-        tuple[ModelName, ...] | None, _described("a list of one or more models' names", min_length=1), Field(strict=False)
+        tuple[ModelName, ...] | None,
+        _described("a list of one or more models' names", min_length=1),
+        Field(strict=False),
     ] = None
     agent: AgentName | None = None
     command: Text | None = None

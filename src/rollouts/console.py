@@ -179,7 +179,9 @@ class RunConsole:
         table = Table.grid(padding=(0, 2))
         for result, since in running[:BOARD_ROWS]:
             elapsed = _clock(time.monotonic() - since)
-            table.add_row("", Text(result.run_id), Text(printable(result.task_id)), Text(printable(result.model)), elapsed)
+            table.add_row(
+                "", Text(result.run_id), Text(printable(result.task_id)), Text(printable(result.model)), elapsed
+            )
         if len(running) > BOARD_ROWS:
             table.add_row("", f"… and {len(running) - BOARD_ROWS} more")
         return Group(self._spinner, table)
@@ -279,7 +281,11 @@ def show_plan(plan: dict[str, Any]) -> None:
         table.add_row(str(run["index"]), run["task_id"], model, run["agent"], str(run["rollout"]), limit)
     out.print(table)
     images = plan["images_to_build"]
-    built = "unknown, no engine answers" if images is None else f"{len(images)}" + (f" ({', '.join(images)})" if images else "")
+    built = (
+        "unknown, no engine answers"
+        if images is None
+        else f"{len(images)}" + (f" ({', '.join(images)})" if images else "")
+    )
     cost = "no limit set" if plan["max_cost_usd"] is None else f"${plan['max_cost_usd']:.2f}"
     line = f"{len(plan['runs'])} runs on {plan['backend']}, parallel={plan['parallel']}"
     out.print(Text(f"{line}; images to build: {built}; most it can cost: {cost}"), soft_wrap=True)

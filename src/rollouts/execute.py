@@ -97,7 +97,7 @@ def execute_run(
     except RolloutsError:
         free()
         raise  # the disk or the data folder: no run could go on
-    except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
+    except Exception as exc:  # one run's trouble must not stop the others
         log.debug("%s failed in %s", begun.run_id, stage.value, exc_info=exc)
         result = _failed(begun, stage, exc, secrets)
     result = replace(result, finished_at=now())
@@ -142,7 +142,9 @@ def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
     if "diff.patch" not in outputs and ended.workspace is not None:
         outputs |= capture_patch(base_git, ended.workspace, run.outputs)
     if "skipped.txt" in outputs:
-        run.note(f"left out of the patch: {', '.join(outputs['skipped.txt'].read_text(errors='replace').split(chr(10)))}")
+        run.note(
+            f"left out of the patch: {', '.join(outputs['skipped.txt'].read_text(errors='replace').split(chr(10)))}"
+        )
     _keep_notes(run, outputs.get("notes.md"))
     if "diff.patch" not in outputs:
         raise SandboxFailed("no patch came out of the box")

@@ -109,5 +109,4 @@ def tail_of(path: Path, size: int) -> str:
     """The last lines of a log, at most `size` bytes."""
     with path.open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - size))
-        text = log.read().decode("utf-8", "replace")
-    return text
+        return log.read().decode("utf-8", "replace")

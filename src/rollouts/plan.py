@@ -48,7 +48,9 @@ def make_plan(benchmark: Benchmark, tasks: Sequence[Sequence[Task]], only: str |
     return tuple(specs)
 
 
-def _kept(benchmark: Benchmark, entry: TaskEntry, tasks: Sequence[Task], only: str | None) -> Iterator[tuple[Task, str]]:
+def _kept(
+    benchmark: Benchmark, entry: TaskEntry, tasks: Sequence[Task], only: str | None
+) -> Iterator[tuple[Task, str]]:
     for task in tasks:
         for model in benchmark.models_of(entry):
             names = (task.task_id, task.folder.name, model)

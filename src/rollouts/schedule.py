@@ -63,7 +63,7 @@ class Schedule(Generic[Item]):
             again = False
             try:
                 again = self._work(taken.item, taken.attempt)
-            except BaseException as exc:
+            except BaseException as exc:  # noqa: BLE001 - kept for `run`, which raises it in the caller's thread
                 self._failure, self._stopped = exc, True
             with self._changed:
                 self._running -= 1

@@ -245,7 +245,7 @@ def _indented(value: Mapping[str, Any]) -> str:
 
 
 def _claim_stamp(root: DataRoot, name: str) -> str:
-    """A second that no other batch has. Run ids are shared by all benchmarks, so the first run's folder is the claim."""
+    """A second that no other batch has. All benchmarks share the run ids, so the first run's folder is the claim."""
     moment = datetime.now(UTC).replace(microsecond=0)
     try:
         root.runs.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,6 @@ def _folders(folder: Path) -> list[Path]:
         return []
     except OSError as exc:
         raise StoreError(f"{folder}: cannot be read: {exc.strerror}") from exc
-
 
 
 def describe_batches(root: DataRoot, name: str | None) -> list[dict[str, Any]]:

@@ -54,9 +54,7 @@ class Overrides(Part):
     remove_repo_paths: Annotated[
         tuple[PathPattern, ...], Field(description="a list of paths, folders with a final /, or globs", strict=False)
     ] = ()
-    inject_files: Annotated[
-        tuple[InjectedFile, ...], Field(description="a list of {path, content}", strict=False)
-    ] = ()
+    inject_files: Annotated[tuple[InjectedFile, ...], Field(description="a list of {path, content}", strict=False)] = ()
     repo: Annotated[Mapping[str, Any], Field(description="a table of keys of repo")] = Field(default_factory=dict)
     lm_instructions: Text | None = None
     environment_variables: Environment = Field(default_factory=dict)
@@ -124,7 +122,8 @@ def _task_folders(text: str, beside: Path) -> list[Path]:
     if not glob.has_magic(text):
         return [find_path(text, beside)]
     for start in dict.fromkeys(("", str(beside))):
-        matches = sorted(Path(start, name) for name in glob.glob(text, root_dir=start or None, recursive=True))
+        names = glob.glob(text, root_dir=start or None, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        matches = sorted(Path(start, name) for name in names)
         folders = [path for path in matches if (path / "tb_meta.json").exists()]
         if folders:
             return folders
@@ -201,12 +200,18 @@ def _cross_checks(task: Task, meta_path: Path) -> list[str]:
     if task.environment.dockerfile and not (task.folder / task.environment.dockerfile).is_file():
         found.append(f"{meta_path}: environment.dockerfile: no such file, got {task.environment.dockerfile}")
     ids = [rubric.id for rubric in task.evaluation.rubrics]
-    found += [f"{meta_path}: evaluation.rubrics: id {name} stands twice" for name in {i for i in ids if ids.count(i) > 1}]
+    found += [
+        f"{meta_path}: evaluation.rubrics: id {name} stands twice" for name in {i for i in ids if ids.count(i) > 1}
+    ]
     for index, script in enumerate(task.evaluation.test_scripts):
         if ids and script.rubric_id not in ids:
             close = did_you_mean(script.rubric_id, ids)
-            found.append(f"{meta_path}: evaluation.test_scripts[{index}].rubric_id: no such rubric, got {script.rubric_id}{close}")
-    found += [f"{path}: is a link that leaves the task folder; expected {RELATIVE_EXPECTED}" for path in _escaping_links(task.folder)]
+            key = f"evaluation.test_scripts[{index}].rubric_id"
+            found.append(f"{meta_path}: {key}: no such rubric, got {script.rubric_id}{close}")
+    found += [
+        f"{path}: is a link that leaves the task folder; expected {RELATIVE_EXPECTED}"
+        for path in _escaping_links(task.folder)
+    ]
     return found
 
 

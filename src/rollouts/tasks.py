@@ -51,7 +51,12 @@ def _checked_revision(text: str) -> str:
 
 def _checked_workdir(text: str) -> str:
     path = PurePosixPath(text)
-    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[1] in ("rollouts", "proc", "dev"):
+    if (
+        not path.is_absolute()
+        or ".." in path.parts
+        or len(path.parts) < 2
+        or path.parts[1] in ("rollouts", "proc", "dev")
+    ):
         raise ValueError
     return text
 
@@ -86,7 +91,8 @@ class Repo(Part):
     """Where the source comes from when the task folder has no `repo/`."""
 
     git_url: (
-        Annotated[str, Field(description="an address or path of a git repository"), AfterValidator(_checked_git_url)] | None
+        Annotated[str, Field(description="an address or path of a git repository"), AfterValidator(_checked_git_url)]
+        | None
     ) = None
     branch: Revision | None = None
     start_commit_sha: Revision | None = None
@@ -146,9 +152,9 @@ class EnvironmentSpec(Part):
 
     image: Text | None = None
     dockerfile: RelativePath | None = None
-    user: (
-        Annotated[str, Field(description="a user as name, uid or uid:gid"), AfterValidator(_checked_user)] | None
-    ) = None
+    user: Annotated[str, Field(description="a user as name, uid or uid:gid"), AfterValidator(_checked_user)] | None = (
+        None
+    )
     workdir: (
         Annotated[str, Field(description="an absolute path, like /app/repo"), AfterValidator(_checked_workdir)] | None
     ) = None

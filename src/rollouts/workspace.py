@@ -236,7 +236,9 @@ def _mirror(task: Task, folder: Path) -> Path:
         try:
             _fetch(url, path)
         except SandboxFailed as exc:
-            raise ImageFailed(f"{task.folder}/tb_meta.json: repo.git_url: cannot fetch {_origin(task)}: {exc}") from None
+            raise ImageFailed(
+                f"{task.folder}/tb_meta.json: repo.git_url: cannot fetch {_origin(task)}: {exc}"
+            ) from None
     return path
 
 
@@ -335,4 +337,3 @@ def repo_info(source: Source, task: Task) -> Mapping[str, object]:
         "sparse_checkout": list(task.repo.sparse_checkout),
         "overrides": str(task.overrides) if task.overrides else None,
     }
-

@@ -140,7 +140,16 @@ class Job:
 
     def supervisor(self, paths: BoxPaths, *, boxed: bool, unpack: bool, capture: bool) -> list[str]:
         """The box's main process: our supervisor with the job's command in it."""
-        options = ["--limit", f"{self.timeout_s:g}", "--grace", f"{GRACE_S:g}", "--tools", paths.tools, "--cwd", paths.cwd]
+        options = [
+            "--limit",
+            f"{self.timeout_s:g}",
+            "--grace",
+            f"{GRACE_S:g}",
+            "--tools",
+            paths.tools,
+            "--cwd",
+            paths.cwd,
+        ]
         options += ["--boxed"] * boxed + ["--unpack"] * unpack
         options += ["--capture", paths.repo] if capture and self.capture else []
         return ["sh", f"{paths.tools}/supervise.sh", *options, "--", *self.argv]

@@ -87,7 +87,11 @@ class DockerBackend(Backend):
     def versions(self) -> dict[str, str]:
         """The engine's."""
         version = self._api.version()
-        return {"docker": version["Version"], "docker_api": version["ApiVersion"], "base_image": self.settings.base_image}
+        return {
+            "docker": version["Version"],
+            "docker_api": version["ApiVersion"],
+            "base_image": self.settings.base_image,
+        }
 
     def findings(self) -> list[Finding]:
         """The engine, then the default base image."""
@@ -122,7 +126,8 @@ class DockerBackend(Backend):
         """One container, removed when the result is freed."""
         self._raise_if_cancelled()
         try:
-            container: str = self._api.create_container_from_config(self._config(job), name=None)["Id"]
+            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
+            container: str = made["Id"]
         except ENGINE_TROUBLE as exc:
             raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
         try:
@@ -152,7 +157,7 @@ class DockerBackend(Backend):
         )
         config: dict[str, Any] = self._api.create_container_config(
             self._images.tag(job.image),
-            command=None,
+            command=[],
             entrypoint=job.supervisor(paths, boxed=True, unpack=bool(job.files), capture=True),
             environment={**job.env, **paths.environment()},
             host_config=host,

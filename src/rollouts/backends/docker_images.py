@@ -87,15 +87,19 @@ class DockerImages:
 
     def _identity(self, name: str) -> str | None:
         try:
-            return str(self._api.inspect_image(name)["Id"])
+            return str(self._inspect(name)["Id"])
         except ImageNotFound:
             return None
         except APIError as exc:
             raise ImageFailed(f"image {name}: {exc.explanation}") from exc
 
     def _config(self, name: str) -> dict[str, Any]:
-        config: dict[str, Any] = self._api.inspect_image(name)["Config"] or {}
+        config: dict[str, Any] = self._inspect(name)["Config"] or {}
         return config
+
+    def _inspect(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._api.inspect_image(name)  # type: ignore[no-untyped-call] # docker's stubs lack it
+        return found
 
     def _pull(self, name: str, sink: LogSink) -> str:
         sink(f"pulling {name}\n".encode())
@@ -146,7 +150,9 @@ def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, what: str) -> None
             tail = [*tail, *text.splitlines()][-BUILD_TAIL_LINES:]
         if "error" in entry:
             said = " | ".join(line.strip() for line in tail if line.strip() and not line.startswith(("Step", " --->")))
-            raise ImageFailed(f"{what}: the image does not build: {' '.join(entry['error'].split())}; it said: {said[-300:]}")
+            raise ImageFailed(
+                f"{what}: the image does not build: {' '.join(entry['error'].split())}; it said: {said[-300:]}"
+            )
 
 
 def _dockerfile_context(image: Image) -> IO[bytes]:

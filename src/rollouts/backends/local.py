@@ -47,7 +47,16 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How often a box's memory, its time and the wish to cancel are looked at."""
-_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "ssl", "ca-certificates")
+_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "nsswitch.conf",
+    "ssl",
+    "ca-certificates",
+)
 _ETC_OPEN = ("resolv.conf", "hosts", "services", "protocols")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FIRST_BOX_UID = 1_000_000_000
@@ -178,7 +187,13 @@ class LocalBackend(Backend):
         if uid is not None:
             dropped = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
             supervisor = [*dropped, "--bounding-set=-all", "--inh-caps=-all", *supervisor]
-        return [*_bubblewrap(self.isolation, job.network == "open"), *_mounts(box, job.image), "--", *limited, *supervisor]
+        return [
+            *_bubblewrap(self.isolation, job.network == "open"),
+            *_mounts(box, job.image),
+            "--",
+            *limited,
+            *supervisor,
+        ]
 
     def reap(self) -> list[str]:
         """Remove the folders of dead processes. Their boxes died with them, unless they were plain processes."""
@@ -314,9 +329,17 @@ def _bubblewrap(isolation: Isolation, network: bool) -> list[str]:
     return ["bwrap", *options, *_system(network)]
 
 
+def _folders_above(*paths: str) -> list[str]:
+    """Mount points' parents are bubblewrap's own and closed to the box's user, unless they are made first."""
+    parents = {str(parent) for path in paths for parent in Path(path).parents if parent != Path("/")}
+    return [word for parent in sorted(parents) for word in ("--perms", "0755", "--dir", parent)]
+
+
 def _system(network: bool) -> list[str]:
     """The machine's programs, read-only, and of /etc only what programs cannot do without."""
+    prefixes = sorted(prefix for prefix in {sys.prefix, sys.base_prefix} if not prefix.startswith("/usr"))
     options = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/opt", "/opt"]
+    options += _folders_above("/etc/passwd", BOX_HOME, *prefixes)
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
         if path.is_symlink():
@@ -325,18 +348,28 @@ def _system(network: bool) -> list[str]:
             options += ["--ro-bind", str(path), str(path)]
     for name in (*_ETC, *(_ETC_OPEN if network else ())):
         options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for prefix in sorted({sys.prefix, sys.base_prefix}):
-        if not prefix.startswith("/usr"):
-            options += ["--ro-bind-try", prefix, prefix]
+    for prefix in prefixes:
+        options += ["--ro-bind-try", prefix, prefix]
     return options
 
 
 def _mounts(box: Path, image: Image) -> list[str]:
-    options = ["--bind", f"{box}/app", BOX_APP, "--bind", f"{box}/home", BOX_HOME, "--ro-bind", f"{box}/tools", BOX_TOOLS]
+    options = [
+        "--bind",
+        f"{box}/app",
+        BOX_APP,
+        "--bind",
+        f"{box}/home",
+        BOX_HOME,
+        "--ro-bind",
+        f"{box}/tools",
+        BOX_TOOLS,
+    ]
     options += ["--bind", f"{box}/tools/out", f"{BOX_TOOLS}/out"]
     for name in ("passwd", "group"):
         options += ["--ro-bind", f"{box}/{name}", f"/etc/{name}"]
     if image.workdir != BOX_REPO:
+        options += _folders_above(image.workdir)
         options += ["--bind", f"{box}/app/repo", image.workdir]
     return options
 
@@ -383,8 +416,8 @@ def _descendants(pid: int) -> Iterator[int]:
         parent = pending.pop()
         yield parent
         with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{parent}/task"):
-                pending += map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text().split())
+            for thread in Path(f"/proc/{parent}/task").iterdir():
+                pending += map(int, (thread / "children").read_text().split())
 
 
 def _memory_bytes(pid: int) -> int:
@@ -411,7 +444,8 @@ def _kill_marked(mark: str) -> None:
 
 def _process_ids() -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+        names = [path.name for path in Path("/proc").iterdir()]
+        return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
     return []
 
 
