@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rollouts import __version__
-from rollouts.agents import open_agent, unknown_agents
+from rollouts.agents import agent_mistakes, open_agent
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend, LogSink
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
@@ -78,7 +78,7 @@ class BatchOutcome:
 def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only: str | None) -> Plan:
     """Read and check everything a user wrote. Touches no engine and creates nothing."""
     benchmark = load_benchmark(config)
-    found = [f"{config}: {line}" for line in unknown_agents(benchmark)]
+    found = [f"{config}: {line}" for line in agent_mistakes(benchmark)]
     try:
         tasks = load_tasks(benchmark, config)
     except ConfigError as exc:

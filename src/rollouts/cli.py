@@ -27,8 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A benchmark file, like configs/hello.toml.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A benchmark's name.")]
+Config = Annotated[Path, typer.Argument(help="A benchmark file, like configs/hello.toml.")]
+Name = Annotated[str, typer.Argument(help="A benchmark's name.")]
 Latest = Annotated[bool, typer.Option("--latest", help="The newest batch; the default.")]
 Rollout = Annotated[str | None, typer.Option("--rollout", metavar="STAMP", help="A batch's stamp, or a day: YYYYMMDD.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
@@ -116,7 +116,7 @@ def summarize(
 
 @app.command("list")
 def list_batches(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this benchmark's batches.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this benchmark's batches.")] = None,
     as_json: Json = False,
     data_dir: DataDir = DATA,
 ) -> None:
@@ -144,7 +144,7 @@ def validate(config: Config, as_json: Json = False) -> None:
         return
     for line in warnings:
         typer.echo(f"warning: {line}", err=True)
-    typer.echo(f"{config}: fine, {len(tasks)} tasks, {len(plan.specs)} runs")
+    typer.echo(f"{config}: fine; tasks: {len(tasks)}, runs: {len(plan.specs)}")
 
 
 @app.command()

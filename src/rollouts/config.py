@@ -93,6 +93,7 @@ def _described(description: str, **constraints: Any) -> Any:
 
 type_text = "a text that is not empty"
 Count = Annotated[int, _described("an integer of at least 1", ge=1, le=MAX_RUNS)]
+Tokens = Annotated[int, _described("an integer of at least 1", ge=1)]
 Seconds = Annotated[float, _described("a number of seconds above 0", gt=0, le=30 * 86400, allow_inf_nan=False)]
 Dollars = Annotated[float, _described("an amount in dollars above 0", gt=0, allow_inf_nan=False)]
 Text = Annotated[str, _described(type_text), AfterValidator(_checked_text)]
@@ -134,7 +135,7 @@ class Budget(Model):
 
     max_cost_usd_per_run: Dollars | None = None
     max_cost_usd: Dollars | None = None
-    max_tokens_per_run: Count | None = None
+    max_tokens_per_run: Tokens | None = None
 
 
 class AgentTable(Model):
@@ -257,18 +258,6 @@ def _cross_checks(benchmark: Benchmark) -> Iterator[str]:
             yield f"{where}.models: give model or models, not both"
         if entry.models and len(set(entry.models)) != len(entry.models):
             yield f"{where}.models: the same model twice, got {show(list(entry.models))}"
-        agent = benchmark.agent_of(entry, entry.model)
-        if entry.model is None and entry.models is None and benchmark.needs_model(agent):
-            yield f"{where}.model: missing; expected a model's name for the agent {agent}"
-        commands = entry.command or benchmark.command
-        if agent == "command" and agent not in benchmark.agents and commands is None:
-            yield f'{where}.command: missing; expected the shell command that the agent "command" runs'
-        if agent == "replay" and entry.replay is None:
-            yield f'{where}.replay: missing; expected the recorded patch, or the run, that the agent "replay" applies'
-        if entry.command is not None and agent != "command":
-            yield f'{where}.command: goes with agent = "command" only'
-        if entry.replay is not None and agent != "replay":
-            yield f'{where}.replay: goes with agent = "replay" only'
 
 
 def choose_backend(option: str | None, environ: Mapping[str, str], benchmark: Benchmark) -> str:

@@ -266,7 +266,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
     """The table of `doctor`."""
     table = _table("", "what", "found", "what to do")
     for finding in findings:
-        mark = Text("✓", "green") if finding.ok else Text("✗", "red")
+        mark = Text("✓", "green") if finding.ok else Text("-") if finding.optional else Text("✗", "red")
         table.add_row(mark, finding.name, Text(printable(finding.detail)), Text(printable(finding.advice)))
     _console(sys.stdout).print(table)
 

@@ -58,4 +58,6 @@ def _disk(root: DataRoot) -> Finding:
 def _key(name: str) -> Finding:
     """Only whether it is there; a value is never shown."""
     there = bool(os.environ.get(name))
-    return Finding(name, there, "set" if there else "not set", "" if there else f"export {name} to use its models")
+    return Finding(
+        name, there, "set" if there else "not set", "" if there else f"export {name} to use its models", True
+    )

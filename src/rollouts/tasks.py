@@ -68,8 +68,13 @@ def _checked_user(text: str) -> str:
 
 
 RelativePath = Annotated[str, Field(description=RELATIVE_EXPECTED), AfterValidator(_checked_relative)]
-PathPattern = Annotated[
+SparsePattern = Annotated[
     str, Field(description='a path or pattern inside the repository, without ".."'), AfterValidator(_checked_pattern)
+]
+PathPattern = Annotated[
+    str,
+    Field(description='a path or glob inside the repository, without ".." or a leading "/"'),
+    AfterValidator(_checked_relative),
 ]
 Revision = Annotated[str, Field(description="a commit, branch or tag"), AfterValidator(_checked_revision)]
 
@@ -102,7 +107,7 @@ class Repo(Part):
     subdir: RelativePath | None = None
     """The folder of the repository in which the agent starts."""
     sparse_checkout: Annotated[
-        tuple[PathPattern, ...], Field(description="a list of paths or patterns in the repository", strict=False)
+        tuple[SparsePattern, ...], Field(description="a list of paths or patterns in the repository", strict=False)
     ] = ()
     """Only these paths go into the sandbox; git's own pattern rules."""
 

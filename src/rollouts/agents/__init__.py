@@ -1,10 +1,11 @@
 """The table of agents. It holds strings, so that an adapter is loaded only when it is used."""
 
+from collections.abc import Iterator
 from importlib import import_module
 
 from rollouts.agents.base import Agent
 from rollouts.agents.command import Command
-from rollouts.config import Benchmark
+from rollouts.config import Benchmark, TaskEntry
 from rollouts.mistakes import did_you_mean, show
 
 AGENTS = {
@@ -24,15 +25,30 @@ def open_agent(name: str, benchmark: Benchmark) -> Agent:
     return agent()
 
 
-def unknown_agents(benchmark: Benchmark) -> list[str]:
-    """What is wrong with the agents that a benchmark names, a line each."""
-    known = sorted({*AGENTS, *benchmark.agents})
-    found = {}
+def agent_mistakes(benchmark: Benchmark) -> list[str]:
+    """What is wrong with the agents that a benchmark names, and with what its entries give them; a line each."""
+    found: dict[str, None] = {}
     for index, entry in enumerate(benchmark.tasks):
-        for model in benchmark.models_of(entry):
-            name = benchmark.agent_of(entry, model)
-            if name not in known:
-                key = f"tasks[{index}].agent" if entry.agent else "agent"
-                close = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-                found[key, name] = f"{key}: no such agent, got {show(name)}{close}"
-    return list(found.values())
+        for model in entry.models or (entry.model,):
+            found.update(dict.fromkeys(_entry_mistakes(benchmark, entry, model, f"tasks[{index}]")))
+    return list(found)
+
+
+def _entry_mistakes(benchmark: Benchmark, entry: TaskEntry, model: str | None, where: str) -> Iterator[str]:
+    agent, known = benchmark.agent_of(entry, model), sorted({*AGENTS, *benchmark.agents})
+    if agent not in known:
+        key = f"{where}.agent" if entry.agent else "agent"
+        close = did_you_mean(agent, known) or f"; there are {', '.join(known)}"
+        yield f"{key}: no such agent, got {show(agent)}{close}"
+        return
+    built_in = agent not in benchmark.agents
+    if model is None and benchmark.needs_model(agent):
+        yield f"{where}.model: missing; expected a model's name for the agent {agent}"
+    if agent == "command" and built_in and not (entry.command or benchmark.command):
+        yield f'{where}.command: missing; expected the shell command that the agent "command" runs'
+    if agent == "replay" and built_in and not entry.replay:
+        yield f'{where}.replay: missing; expected the recorded patch, or the run, that the agent "replay" applies'
+    if entry.command and agent != "command":
+        yield f'{where}.command: goes with agent = "command" only'
+    if entry.replay and agent != "replay":
+        yield f'{where}.replay: goes with agent = "replay" only'

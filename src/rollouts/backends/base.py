@@ -190,6 +190,8 @@ class Finding:
     ok: bool
     detail: str
     advice: str = ""
+    optional: bool = False
+    """Whether all is well without it."""
 
 
 class LogSink(Protocol):

@@ -149,7 +149,9 @@ def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, what: str) -> None
             sink(text.encode())
             tail = [*tail, *text.splitlines()][-BUILD_TAIL_LINES:]
         if "error" in entry:
-            said = " | ".join(line.strip() for line in tail if line.strip() and not line.startswith(("Step", " --->")))
+            said = " | ".join(
+                line.strip() for line in tail if line.strip() and not line.startswith(("Step", " --->", "Removing"))
+            )
             raise ImageFailed(
                 f"{what}: the image does not build: {' '.join(entry['error'].split())}; it said: {said[-300:]}"
             )
