@@ -109,6 +109,7 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
     missing = missing_variables(plan)
     if missing:
         raise ConfigError(*missing)
+    root.require_writable()
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
     backend.check()
     for box in backend.reap():

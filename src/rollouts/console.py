@@ -194,6 +194,8 @@ class RunConsole:
     def _print(self, console: Console, text: str) -> None:
         """Whoever read our output may have left (`| head`): the batch goes on without a reader."""
         with self._lock:
+            if self._live is not None:
+                console = self._out  # it knows how to write above the board
             try:
                 console.print(Text(text), soft_wrap=True)
             except BrokenPipeError:

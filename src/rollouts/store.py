@@ -63,6 +63,13 @@ class DataRoot:
         """What can be made again."""
         return self.path / "cache"
 
+    def require_writable(self) -> None:
+        """Say so before anything starts when nothing could be kept here."""
+        nearest = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            problem = "is not a folder" if not nearest.is_dir() else "cannot be written"
+            raise StoreError(f"{nearest}: {problem}; name another place with --data-dir or $ROLLOUTS_DATA")
+
 
 @dataclass
 class BatchState:

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
@@ -129,21 +129,40 @@ def _change(task: Task, tree: Path) -> None:
     """Overlays, removals and injected files, in that order."""
     overlay = task.part("overlay_repo_files")
     for path in sorted(overlay.rglob("*")) if overlay else ():
-        if path.is_symlink() or not path.is_dir():
-            target = _inside(tree, path.relative_to(overlay).as_posix(), task) if overlay else tree
-            shutil.copy2(path, target, follow_symlinks=False)
+        if overlay and (path.is_symlink() or not path.is_dir()):
+            name = path.relative_to(overlay).as_posix()
+            with _applying(task, name):
+                shutil.copy2(path, _inside(tree, name, task), follow_symlinks=False)
     for pattern in task.remove_repo_paths:
-        found = list(tree.glob(pattern.strip("/")))
-        if not found:
-            log.warning("%s: remove_repo_paths: nothing matches %s", task.task_id, pattern)
-        for path in found:
-            target = _inside(tree, path.relative_to(tree).as_posix(), task, make=False)
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
+        with _applying(task, pattern):
+            _remove(task, tree, pattern)
     for file in task.inject_files:
-        _inside(tree, file.path, task).write_bytes(file.content.encode())
+        with _applying(task, file.path):
+            _inside(tree, file.path, task).write_bytes(file.content.encode())
+
+
+@contextlib.contextmanager
+def _applying(task: Task, name: str) -> Iterator[None]:
+    """What does not fit the repository, like a file below a file, is the task's mistake and told as such."""
+    try:
+        yield
+    except (OSError, ValueError) as exc:
+        problem = exc.strerror if isinstance(exc, OSError) else exc
+        raise ImageFailed(f"{task.overrides or task.folder}: {name}: {problem}") from None
+
+
+def _remove(task: Task, tree: Path, pattern: str) -> None:
+    """By its name when there is such a file, even one like `[id].js`; else as a glob."""
+    exact = tree / pattern.strip("/")
+    found = [exact] if os.path.lexists(exact) else list(tree.glob(pattern.strip("/")))
+    if not found:
+        log.warning("%s: remove_repo_paths: nothing matches %s", task.task_id, pattern)
+    for path in found:
+        target = _inside(tree, path.relative_to(tree).as_posix(), task, make=False)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
 
 
 def _inside(tree: Path, relative: str, task: Task, make: bool = True) -> Path:
@@ -159,7 +178,7 @@ def _inside(tree: Path, relative: str, task: Task, make: bool = True) -> Path:
     target = tree.joinpath(*parts)
     if make:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_symlink():
+        if target.is_symlink() or target.is_file():
             target.unlink()
     return target
 
