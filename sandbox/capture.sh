@@ -17,7 +17,7 @@ clean_git() {
         GIT_ALTERNATE_OBJECT_DIRECTORIES="$base/objects" GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0 \
         git -c core.fileMode=true -c core.symlinks=true -c core.protectNTFS=false -c core.protectHFS=false \
         -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.autocrlf=false -c core.fsmonitor=false \
-        -c core.untrackedCache=false -c core.hooksPath=/dev/null -c diff.renames=true -c gc.auto=0 "$@"
+        -c core.untrackedCache=false -c core.hooksPath=/dev/null -c gc.auto=0 "$@"
 }
 
 # A folder that was moved away, or a link put in its place, is an empty tree: everything in it was deleted.
@@ -25,6 +25,7 @@ if [ -L "$tree" ] || [ ! -d "$tree" ]; then
     tree=$out/empty
     mkdir "$tree" || exit 1
 fi
+chmod u+rwx "$tree" 2>/dev/null
 cd "$tree" || exit 1
 mkdir "$out/objects" && clean_git read-tree HEAD || exit 1
 
@@ -41,5 +42,15 @@ find . -path ./.git -prune -o \( ! -type f ! -type d ! -type l -o -type f -size 
 find . -name .git ! -path ./.git -prune -exec rm -rf -- {} + 2>/dev/null
 
 clean_git add -A --ignore-errors 2>"$out/errors" || sed 's/^/not added: /' "$out/errors" >>"$out/skipped.txt"
-clean_git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --src-prefix=a/ --dst-prefix=b/ \
-    HEAD >"$out/diff.patch"
+write_patch() {
+    clean_git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --src-prefix=a/ \
+        --dst-prefix=b/ "$@" HEAD >"$out/diff.patch"
+}
+write_patch --find-renames || exit 1
+# A patch must apply. Git refuses a rename to below a link that the same patch takes away, but not the same without one.
+if grep -q '^rename to ' "$out/diff.patch"; then
+    cp "$out/index" "$out/index.after" && clean_git read-tree HEAD || exit 1
+    if ! clean_git apply --cached --check "$out/diff.patch" 2>/dev/null; then
+        mv "$out/index.after" "$out/index" && write_patch --no-renames
+    fi
+fi

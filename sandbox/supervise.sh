@@ -41,7 +41,7 @@ agent=
 end_agent() {
     timed_out=1
     kill -s TERM -- "-$agent" 2>/dev/null
-    (sleep "$grace"; kill -s KILL -- "-$agent"; [ -z "$boxed" ] || kill -s KILL -- -1) 2>/dev/null 3>&- &
+    (sleep "$grace"; kill -s KILL -- "-$agent" "$agent") 2>/dev/null 3>&- &
 }
 
 say begin

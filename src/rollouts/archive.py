@@ -1,10 +1,12 @@
 """Takes a folder out of a tar stream that came from a box, and so may have been made to hurt.
 
 Regular files, folders and links are made below the target and nowhere else: names that climb, absolute names and paths
-through links are left out, links are made but never followed, everything else is skipped. What was skipped is returned.
+through links are left out, links are made but never followed, hard links only to files that the same archive brought;
+everything else is skipped. What was skipped is returned.
 """
 
 import contextlib
+import errno
 import os
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -13,6 +15,7 @@ from typing import BinaryIO, cast
 
 MAX_MEMBERS = 500_000
 MAX_BYTES = 4 * 1024**3
+_IMPOSSIBLE = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 class _Chunks:
@@ -48,10 +51,20 @@ def unpack(chunks: Iterable[bytes], target: Path) -> list[str]:
             count, total = count + 1, total + max(0, member.size)
             if count > MAX_MEMBERS or total > MAX_BYTES:
                 raise tarfile.ReadError(f"more than {MAX_MEMBERS:,} members or {MAX_BYTES:,} bytes")
-            place = _place(target, member.name)
-            if place is None or not _make(archive, member, place):
+            if not _made(archive, member, target):
                 skipped.append(member.name)
     return skipped
+
+
+def _made(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> bool:
+    """Whether the member could be made. One that cannot exist where it wants to is left out; a full disk is raised."""
+    try:
+        place = _place(target, member.name)
+        return place is not None and _make(archive, member, place, target)
+    except OSError as exc:
+        if exc.errno not in _IMPOSSIBLE:
+            raise
+        return False
 
 
 def _place(target: Path, name: str) -> Path | None:
@@ -67,16 +80,22 @@ def _place(target: Path, name: str) -> Path | None:
     return target.joinpath(*path.parts[1:])
 
 
-def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> bool:
+def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, target: Path) -> bool:
     if member.isdir():
         if not place.is_symlink():
             place.mkdir(exist_ok=True)
             return True
         return False
+    original = _place(target, member.linkname) if member.islnk() else None
+    if place == target or original == place:
+        return False
     with contextlib.suppress(IsADirectoryError, PermissionError, FileNotFoundError):
         place.unlink()
     if member.issym():
         place.symlink_to(member.linkname)
+        return True
+    if original is not None and not original.is_symlink() and original.is_file():
+        place.hardlink_to(original)
         return True
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:

@@ -20,6 +20,8 @@ from rollouts.mistakes import deeper_than, did_you_mean, mistakes, read_text, sh
 MAX_DEPTH = 16
 MAX_RUNS = 100_000
 """A plan above this is taken for a mistake."""
+MAX_SECONDS = 30 * 86400
+"""No time limit is longer than a month."""
 DEFAULT_BASE_IMAGE = "python:3.12-slim-bookworm"
 BACKENDS = ("docker", "modal", "local")
 MODELLESS_AGENTS = ("oracle", "nop", "command", "replay")
@@ -69,15 +71,18 @@ def _checked_env_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _checked_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     _check(all(_ENV_NAME.fullmatch(name) and "\0" not in value for name, value in variables.items()))
-    for name, kind in (("TIMEOUT_SEC", "seconds above 0"), ("TOKEN_LIMIT", "a whole number above 0")):
+    for name, kind in (
+        ("TIMEOUT_SEC", f"seconds above 0, at most {MAX_SECONDS}"),
+        ("TOKEN_LIMIT", "a whole number above 0"),
+    ):
         if name in variables:
             try:
                 number = float(variables[name])
             except ValueError:
                 number = -1
-            whole = name == "TIMEOUT_SEC" or number == int(number) if math.isfinite(number) else False
+            fits = number <= MAX_SECONDS if name == "TIMEOUT_SEC" else math.isfinite(number) and number == int(number)
             _check(
-                number > 0 and whole, f"expected {name} to be a string that holds {kind}, got {show(variables[name])}"
+                number > 0 and fits, f"expected {name} to be a string that holds {kind}, got {show(variables[name])}"
             )
     return variables
 
@@ -94,7 +99,7 @@ def _described(description: str, **constraints: Any) -> Any:
 type_text = "a text that is not empty"
 Count = Annotated[int, _described("an integer of at least 1", ge=1, le=MAX_RUNS)]
 Tokens = Annotated[int, _described("an integer of at least 1", ge=1)]
-Seconds = Annotated[float, _described("a number of seconds above 0", gt=0, le=30 * 86400, allow_inf_nan=False)]
+Seconds = Annotated[float, _described("a number of seconds above 0", gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Dollars = Annotated[float, _described("an amount in dollars above 0", gt=0, allow_inf_nan=False)]
 Text = Annotated[str, _described(type_text), AfterValidator(_checked_text)]
 ModelName = Annotated[str, _described("a model's name"), AfterValidator(_checked_model)]

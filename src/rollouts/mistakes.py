@@ -14,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 from rollouts.errors import ConfigError
 
 MAX_FILE_BYTES = 1024 * 1024
+MAX_MISTAKES = 100
+"""More are not read by anyone."""
 
 
 def read_text(path: Path, what: str, limit: int = MAX_FILE_BYTES) -> str:
@@ -69,13 +71,19 @@ Location = tuple[int | str, ...]
 
 
 def mistakes(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Each mistake as `key: expected …, got …`."""
+    """Each mistake as `key: expected …, got …`; of a great many the first, and how many more there are."""
     lines: dict[str, str] = {}
-    for item in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for number, item in enumerate(found):
+        if len(lines) == MAX_MISTAKES:
+            return [*lines.values(), f"and {len(found) - number:,} more mistakes"]
         if item["type"] == "too_short" and item["input"]:
             continue  # a list whose items are all wrong counts as empty for pydantic; the items are reported
         loc = item["loc"]
         expected, siblings = _expectation(loc, model)
+        most = f"{item['ctx']['le']:.0f}" if item["type"] == "less_than_equal" else ""
+        if most not in expected:
+            expected += f" and at most {most}"
         if item["type"] == "extra_forbidden":
             close = did_you_mean(str(loc[-1]), siblings, lambda name, loc=loc: _spell((*loc[:-1], name)))  # type: ignore[misc]
             problem = f"unknown key{close}"

@@ -111,7 +111,10 @@ class DockerBackend(Backend):
 
     def prepare(self, image: Image, sink: LogSink) -> None:
         """Build it unless the engine has it."""
-        self._once(image.digest(), lambda: self._images.build(image, sink))
+        try:
+            self._once(image.digest(), lambda: self._images.build(image, sink))
+        except ENGINE_TROUBLE as exc:
+            raise SandboxFailed(f"the engine failed: {_explain(exc)}") from exc
 
     def is_prepared(self, image: Image) -> bool:
         """Whether the engine has it already."""
@@ -199,6 +202,8 @@ class DockerBackend(Backend):
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
+        if "_api" in self.__dict__:
+            self._api.close()
 
 
 class _Container:
@@ -214,10 +219,10 @@ class _Container:
     def run(self) -> JobResult:
         params = {"stdin": int(bool(self._job.files)), "stdout": 1, "stderr": 1, "stream": 1}
         stream = self._api.attach_socket(self._id, params=params)  # before the start, so that nothing is missed
+        wire: socket.socket = getattr(stream, "_sock", stream)
         try:
             started = time.time()
             self._api.start(self._id)
-            wire: socket.socket = getattr(stream, "_sock", stream)
             wire.settimeout(API_LIMIT_S)
             if self._job.files:
                 wire.sendall(_tar(self._job.files))
@@ -225,21 +230,28 @@ class _Container:
             self._attend(wire)
         finally:
             stream.close()
+            wire.close()  # the stream is only a view of it
             self._handout.close()
         self._backend._raise_if_cancelled()
         return self._result(started)
 
     def _attend(self, wire: socket.socket) -> None:
-        """Pass output on until everything is handed out or the box has ended, if need be by us."""
+        """Pass output on until the box has ended, if need be by us.
+
+        The handout's end may overtake a megabyte of output: the engine keeps a queue for each of the two pipes.
+        """
+        poll = select.poll()  # `select.select` takes no descriptor above 1,023
+        poll.register(wire, select.POLLIN)
         next_look = time.monotonic() + LOOK_EVERY_S
         kill_by = None
-        while not self._handout.done:
-            readable, _, _ = select.select([wire], [], [], LOOK_EVERY_S)
-            if readable:
+        while True:
+            if poll.poll(LOOK_EVERY_S * 1000):
                 data = wire.recv(262144)
                 if not data:
                     return
                 self._take(data)
+            elif self._handout.done:
+                return
             if time.monotonic() < next_look:
                 continue
             next_look = time.monotonic() + LOOK_EVERY_S

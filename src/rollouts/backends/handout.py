@@ -1,5 +1,6 @@
 """What comes out of a box on its supervisor's stdout, read as the hostile input it is."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 """The most a box may hand out; above it the rest is not read and the run says so."""
 NAMES = ("diff.patch", "notes.md", "skipped.txt")
 """The files a box may hand out; their names become paths, so no others are taken."""
+_NUMBER = re.compile("[0-9]{1,15}")
+"""What `int` takes without fail: `str.isdigit` lets "²" pass, and 5,000 digits are more than `int` reads."""
 
 
 @dataclass
@@ -86,14 +89,14 @@ class Handout:
 
     def _take_end(self, rest: str) -> None:
         code, _, how = rest.partition(" ")
-        if not code.isdigit() or int(code) > 255 or how not in ("exited", "timeout"):
+        if not _NUMBER.fullmatch(code) or int(code) > 255 or how not in ("exited", "timeout"):
             self.broken = f"an unexpected end {rest[:80]!r}"
             return
         self.ended_at, self.exit_code, self.timed_out = self.clock(), int(code), how == "timeout"
 
     def _take_file(self, rest: str) -> None:
         name, _, size = rest.partition(" ")
-        if name not in NAMES or name in self.files or not size.isdigit():
+        if name not in NAMES or name in self.files or not _NUMBER.fullmatch(size):
             self.broken = f"an unexpected file {rest[:80]!r}"
             return
         self._total += int(size)

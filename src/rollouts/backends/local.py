@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How often a box's memory, its time and the wish to cancel are looked at."""
+PIPE_LIMIT_BYTES = 1024 * 1024
+"""The most that a pipe may hold."""
 _ETC = (
     "alternatives",
     "ld.so.cache",
@@ -259,20 +261,23 @@ class _BoxProcess:
                 for key, _ in selector.select(max(0.0, next_look - time.monotonic())):
                     data = os.read(key.fd, 65536)
                     key.data(data) if data else selector.unregister(key.fileobj)
-                if self._handout.done and process.poll() is not None:
+                if (self._handout.done or self._plain) and process.poll() is not None:
                     self._drain(process)
                     return
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + LOOK_EVERY_S
-                    if self._must_end(process.pid) or (self._plain and process.poll() is not None):
+                    if self._must_end(process.pid):
                         return
 
     def _drain(self, process: subprocess.Popen[bytes]) -> None:
-        """What was written just before the end is still in the pipe; a process that got away may hold it open."""
-        assert process.stderr is not None
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(process.stderr.fileno(), 65536):
-                self._sink(data)
+        """What was written just before the end is still in the pipes; a process that got away may write for ever."""
+        for pipe, take in ((process.stdout, self._handout.feed), (process.stderr, self._sink)):
+            assert pipe is not None
+            left = PIPE_LIMIT_BYTES
+            with contextlib.suppress(BlockingIOError):
+                while left > 0 and (data := os.read(pipe.fileno(), 65536)):
+                    take(data)
+                    left -= len(data)
 
     def _must_end(self, pid: int) -> bool:
         self._why = self._watch.overdue()
