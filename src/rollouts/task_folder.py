@@ -1,8 +1,9 @@
 """A task folder on disk → `Task`. Overrides are applied to what was read; the folder itself is never changed."""
 
+import contextlib
 import glob
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -103,18 +104,27 @@ def load_tasks(benchmark: Benchmark, config: Path) -> list[list[Task]]:
     for index, entry in enumerate(benchmark.tasks):
         explicit = find_path(entry.overrides, config.parent) if entry.overrides and entry.apply_overrides else None
         tasks: list[Task] = []
-        try:
+        where = f"{config}: tasks[{index}]"
+        with _noting(found, where):
             for folder in _task_folders(entry.prepared_dir, config.parent):
                 key = (folder, entry.apply_overrides, explicit)
-                if key not in loaded:
-                    loaded[key] = load_task(folder, apply_overrides=entry.apply_overrides, overrides=explicit)
-                tasks.append(loaded[key])
-        except ConfigError as exc:
-            found += [f"{config}: tasks[{index}]: {line}" for line in exc.mistakes]
+                with _noting(found, where):
+                    if key not in loaded:
+                        loaded[key] = load_task(folder, apply_overrides=entry.apply_overrides, overrides=explicit)
+                    tasks.append(loaded[key])
         entries.append(tasks)
     if found:
         raise ConfigError(*found)
     return entries
+
+
+@contextlib.contextmanager
+def _noting(found: list[str], where: str) -> Iterator[None]:
+    """One folder's mistakes must not hide those of the next."""
+    try:
+        yield
+    except ConfigError as exc:
+        found += [f"{where}: {line}" for line in exc.mistakes]
 
 
 def _task_folders(text: str, beside: Path) -> list[Path]:

@@ -154,7 +154,7 @@ def test_a_slow_sink_loses_nothing_of_a_job_that_is_long_gone(lab: Lab) -> None:
     def sink(data: bytes) -> None:
         nonlocal seen
         seen += len(data)
-        time.sleep(0.1 if seen > size - 1_300_000 else 0)
+        time.sleep(0.3 if seen > size - 140_000 else 0.1 if seen > size - 1_300_000 else 0)
 
     lab.run(f"head -c {size} /dev/zero", sink)
     assert seen == size
@@ -331,7 +331,8 @@ def test_a_process_left_in_the_background_is_ended_and_holds_nothing_up(lab: Lab
 
 
 def test_output_without_end_from_the_background_does_not_hold_up_the_end(lab: Lab, token: str) -> None:
-    ran = lab.run('setsid sh -c "exec yes $TOKEN" & sleep 0.3; exit 0', lambda data: None, env={"TOKEN": token})
+    script = 'setsid sh -c "exec yes $TOKEN" & sleep 0.3; exit 0'
+    ran = lab.run(script, lambda data: time.sleep(0.02), env={"TOKEN": token})
     assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 0)
     assert not processes_with(token)
 

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from rollouts.backends.handout import Handout
 from rollouts.config import DockerSettings, Limits
 from rollouts.digests import digest_of
-from rollouts.errors import JobCancelled, SandboxFailed
+from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
 
 BOX_APP = "/app"
 BOX_REPO = "/app/repo"
@@ -293,7 +293,10 @@ class Once:
         self._keys: dict[str, tuple[threading.Event, list[SandboxFailed]]] = {}
 
     def __call__(self, key: str, work: Callable[[], None]) -> None:
-        """Do `work` for `key` unless it was done. A SandboxFailed of the first is raised for all who asked."""
+        """Do `work` for `key` unless it was done. A SandboxFailed of the first is raised for all who asked.
+
+        An ImageFailed is remembered, because it would come again; after anything else the next to ask tries again.
+        """
         with self._lock:
             first = key not in self._keys
             done, failures = self._keys.setdefault(key, (threading.Event(), []))
@@ -306,6 +309,9 @@ class Once:
                 failures.append(SandboxFailed(f"{type(exc).__name__}: {exc}"))
                 raise
             finally:
+                if failures and not isinstance(failures[0], ImageFailed):
+                    with self._lock:
+                        del self._keys[key]
                 done.set()
         done.wait()
         if failures:

@@ -36,7 +36,7 @@ class Owner:
         try:
             host, boot_id, pid, start_time = json.loads(text)
             return Owner(str(host), str(boot_id), int(pid), str(start_time))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
 
     def is_dead(self) -> bool:

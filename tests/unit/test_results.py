@@ -1,0 +1,59 @@
+"""Results: what is written is what is read back, and the exit code says what the results say."""
+
+import json
+
+import pytest
+
+from rollouts.errors import ExitCode
+from rollouts.results import RunError, RunResult, Stage, Status, exit_code_of
+from tests.samples import make_result
+
+FAILED = [status for status in Status if status not in (Status.LAUNCHED, Status.PENDING, Status.RUNNING)]
+
+
+def test_a_result_survives_json() -> None:
+    result = make_result(
+        status=Status.SANDBOX_FAILED,
+        error=RunError(Stage.IMAGE, "ImageFailed", "no é"),
+        changes={"files": 1, "lines_added": 2, "lines_removed": 3},
+        usage={"cost_usd": None},
+        duration_s=1.5,
+        attempt=2,
+    )
+    assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_the_keys_that_other_programs_read_are_there() -> None:
+    assert set(make_result().to_json()) >= {
+        "task_dir", "run_id", "status", "launch_rc", "run_dir", "task_id", "model", "agent", "rollout", "attempt",
+        "started_at", "finished_at", "duration_s", "usage", "changes", "error",
+    }  # fmt: skip
+    assert json.loads(json.dumps(make_result().to_json()))["status"] == "launched"
+
+
+def test_keys_of_later_versions_are_let_go() -> None:
+    assert RunResult.from_json({**make_result().to_json(), "from_the_future": 1}) == make_result()
+
+
+def test_a_cancelled_run_keeps_what_is_known() -> None:
+    assert make_result(attempt=2).cancelled() == make_result(attempt=2, status=Status.CANCELLED)
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_only_pending_and_running_are_no_ends(status: Status) -> None:
+    assert status.is_end is (status.value not in ("pending", "running"))
+
+
+def test_all_launched_is_success() -> None:
+    assert exit_code_of([make_result(), make_result()]) is ExitCode.OK
+
+
+@pytest.mark.parametrize("status", FAILED)
+def test_none_launched_is_1_and_some_is_3(status: Status) -> None:
+    bad = make_result(status=status)
+    assert exit_code_of([bad, bad]) is ExitCode.NONE_SUCCEEDED
+    assert exit_code_of([bad, make_result()]) is ExitCode.SOME_FAILED
+
+
+def test_the_exit_codes_are_the_documented_numbers() -> None:
+    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 130, 143]
