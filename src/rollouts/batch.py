@@ -45,8 +45,8 @@ class Plan:
 
     @property
     def tasks(self) -> int:
-        """How many `[[tasks]]` the file has: what the first line of `run` counts."""
-        return len(self.benchmark.tasks)
+        """How many `[[tasks]]` of the file are run: what the first line of `run` counts."""
+        return len({spec.entry for spec in self.specs})
 
     def first_of_each_image(self) -> list[RunSpec]:
         """One spec for each distinct box, in the order in which they are needed."""
@@ -109,11 +109,11 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
     missing = missing_variables(plan)
     if missing:
         raise ConfigError(*missing)
-    root.require_writable()
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
     backend.check()
     for box in backend.reap():
         listener.warn(f"removed what a dead process left behind: {box}")
+    root.make()
     preparation = Preparation(plan.benchmark, backend, root.cache)
     check_commands(plan, preparation, backend)
     require_one_image(plan, preparation, listener)

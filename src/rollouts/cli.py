@@ -14,6 +14,7 @@ import typer
 
 from rollouts import __version__
 from rollouts.errors import ExitCode, RolloutsError
+from rollouts.terminal import printable
 
 if TYPE_CHECKING:
     from rollouts.store import DataRoot
@@ -202,7 +203,7 @@ def main() -> NoReturn:
     try:
         app()
     except RolloutsError as exc:
-        print(exc, file=sys.stderr)
+        print(printable(str(exc)), file=sys.stderr)
         sys.exit(int(exc.exit_code))
     except KeyboardInterrupt:
         sys.exit(int(ExitCode.INTERRUPTED))

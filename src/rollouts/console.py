@@ -4,7 +4,6 @@ What comes out of a sandbox is hostile: control characters are shown, never obey
 """
 
 import io
-import re
 import sys
 import threading
 import time
@@ -23,16 +22,11 @@ from rollouts.batch import Plan
 from rollouts.results import RunResult, Status
 from rollouts.store import shown_path
 from rollouts.summary import SummaryRow
+from rollouts.terminal import printable
 
 HEARTBEAT_S = 30.0
 """How often a plain log says that things go on."""
 BOARD_ROWS = 8
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029]")
-
-
-def printable(text: str) -> str:
-    """`text` with everything escaped that could move the cursor, recolour, reorder or ring."""
-    return _UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 class RunConsole:
@@ -60,7 +54,7 @@ class RunConsole:
         if self._verbosity >= 2:
             self.output(task_id, data)
             return
-        line = data.decode("utf-8", "replace").splitlines()[0]
+        line = data.decode("utf-8", "replace").partition("\n")[0]
         with self._lock:
             if line not in self._built and line.startswith(("building", "pulling")):
                 self._built.add(line)

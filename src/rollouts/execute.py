@@ -10,7 +10,7 @@ from pathlib import Path
 from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
 from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
 from rollouts.files import move_whole, write_json, write_whole
-from rollouts.logs import LogFile, Scrubber, tail_of
+from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 from rollouts.plan import RunSpec
 from rollouts.prepare import Preparation
 from rollouts.results import RunError, RunResult, Stage, Status
@@ -79,11 +79,11 @@ def execute_run(
     try:
         source = preparation.source(spec.task)
         stage = Stage.IMAGE
-        image = preparation.ready(spec, _both(run.sandbox_log, echo))
+        image = preparation.ready(spec, run.sandbox_log)
         stage = Stage.SANDBOX
         job = _job(spec, begun, preparation, backend, run)
         run.note(f"starting on {backend.name}, limit {spec.timeout_s:g} s")
-        ended = backend.run(job, _both(run.agent_log, echo))
+        ended = backend.run(job, _both(run.agent_log, _scrubbed(echo, secrets)))
         free = ended.free
         for note in ended.notes:
             run.note(note)
@@ -116,6 +116,11 @@ def _both(first: LogSink, second: LogSink) -> LogSink:
     return sink
 
 
+def _scrubbed(sink: LogSink, secrets: tuple[str, ...]) -> LogSink:
+    scrub = Scrubber(secrets)
+    return lambda data: sink(scrub(data))
+
+
 def _job(spec: RunSpec, begun: RunResult, preparation: Preparation, backend: Backend, run: RunFolder) -> Job:
     image, agent = preparation.image(spec), preparation.agent(spec)
     job_id = f"{begun.run_id}.{begun.attempt}"
@@ -142,14 +147,16 @@ def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
     if "diff.patch" not in outputs and ended.workspace is not None:
         outputs |= capture_patch(base_git, ended.workspace, run.outputs)
     if "skipped.txt" in outputs:
-        run.note(
-            f"left out of the patch: {', '.join(outputs['skipped.txt'].read_text(errors='replace').split(chr(10)))}"
-        )
+        names = outputs["skipped.txt"].read_text(errors="replace").splitlines()
+        run.note(f"left out of the patch: {', '.join(names)}")
     _keep_notes(run, outputs.get("notes.md"))
     if "diff.patch" not in outputs:
         raise SandboxFailed("no patch came out of the box")
-    changes = count_changes(outputs["diff.patch"])
-    move_whole(outputs["diff.patch"], run.artifacts / "diff.patch")
+    patch = outputs["diff.patch"]
+    if run.secrets and scrub_file(patch, run.secrets):
+        run.note("a secret stood in the patch and was taken out of it")
+    changes = count_changes(patch)
+    move_whole(patch, run.artifacts / "diff.patch")
     return changes
 
 

@@ -78,6 +78,8 @@ class Scrubber:
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted((secret.encode() for secret in secrets if len(secret) >= 6), key=len, reverse=True)
         self._held = b""
+        self.replaced = 0
+        """How many were found so far."""
 
     def __call__(self, data: bytes) -> bytes:
         """What can be passed on so far."""
@@ -95,6 +97,7 @@ class Scrubber:
 
     def _replace(self, data: bytes) -> bytes:
         for secret in self._secrets:
+            self.replaced += data.count(secret)
             data = data.replace(secret, _HIDDEN)
         return data
 
@@ -103,6 +106,18 @@ class Scrubber:
         """How much of the end of `data` may be the start of a secret."""
         longest = min(len(data), len(secret) - 1)
         return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)
+
+
+def scrub_file(path: Path, secrets: Iterable[str]) -> bool:
+    """Take secrets out of a file; returns whether there were any."""
+    scrub = Scrubber(secrets)
+    clean = path.with_name(f".{path.name}.clean")
+    with path.open("rb") as source, clean.open("wb") as target:
+        while part := source.read(1024 * 1024):
+            target.write(scrub(part))
+        target.write(scrub.rest())
+    clean.replace(path)
+    return scrub.replaced > 0
 
 
 def tail_of(path: Path, size: int) -> str:

@@ -15,6 +15,8 @@ class RunSpec:
     """One agent's try at one task: everything that makes it what it is, and nothing of when or where it runs."""
 
     index: int
+    entry: int
+    """Which `[[tasks]]` of the file it comes from."""
     task: Task
     model: str
     agent: str
@@ -37,9 +39,9 @@ def make_plan(benchmark: Benchmark, tasks: Sequence[Sequence[Task]], only: str |
     `only` keeps the runs whose task or model matches a glob. Indexes count what is kept.
     """
     specs: list[RunSpec] = []
-    for entry, found in zip(benchmark.tasks, tasks, strict=True):
+    for number, (entry, found) in enumerate(zip(benchmark.tasks, tasks, strict=True)):
         for task, model in _kept(benchmark, entry, found, only):
-            specs += _specs(benchmark, entry, task, model, len(specs))
+            specs += _specs(benchmark, number, task, model, len(specs))
             if len(specs) > MAX_RUNS:
                 raise ConfigError(f"{benchmark.name}: more than {MAX_RUNS:,} runs planned; split the benchmark")
     if not specs:
@@ -58,7 +60,8 @@ def _kept(
                 yield task, model
 
 
-def _specs(benchmark: Benchmark, entry: TaskEntry, task: Task, model: str, start: int) -> list[RunSpec]:
+def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int) -> list[RunSpec]:
+    entry = benchmark.tasks[number]
     agent = benchmark.agent_of(entry, model)
     env = {**task.environment_variables, **entry.environment_variables}
     timeout_s = float(env["TIMEOUT_SEC"]) if "TIMEOUT_SEC" in env else entry.timeout_s or benchmark.timeout_s
@@ -72,6 +75,7 @@ def _specs(benchmark: Benchmark, entry: TaskEntry, task: Task, model: str, start
     return [
         RunSpec(
             index=start + rollout,
+            entry=number,
             task=task,
             model=model,
             agent=agent,

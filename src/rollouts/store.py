@@ -63,12 +63,13 @@ class DataRoot:
         """What can be made again."""
         return self.path / "cache"
 
-    def require_writable(self) -> None:
+    def make(self) -> None:
         """Say so before anything starts when nothing could be kept here."""
-        nearest = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            problem = "is not a folder" if not nearest.is_dir() else "cannot be written"
-            raise StoreError(f"{nearest}: {problem}; name another place with --data-dir or $ROLLOUTS_DATA")
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            advice = "name another place with --data-dir or $ROLLOUTS_DATA"
+            raise StoreError(f"{self.path}: cannot be written: {exc.strerror}; {advice}") from exc
 
 
 @dataclass
@@ -248,7 +249,7 @@ class Batch:
 
 def _indented(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    return "\n".join(f"    {line}" for line in text.split("\n"))  # not splitlines: it also cuts texts
 
 
 def _claim_stamp(root: DataRoot, name: str) -> str:
@@ -280,13 +281,13 @@ class BatchPlace:
 
 
 def batches(root: DataRoot, name: str | None = None) -> list[BatchPlace]:
-    """All batches, or those of one benchmark, oldest first."""
+    """All batches, or those of one benchmark, oldest first. One killed before its first manifest never began."""
     names = [name] if name else sorted(_names(root))
     found = [
         BatchPlace(each, folder.name, folder)
         for each in names
         for folder in _folders(root.rollouts / each)
-        if _STAMP.fullmatch(folder.name) and (folder / "events.jsonl").exists()
+        if _STAMP.fullmatch(folder.name) and (folder / "manifest.json").exists()
     ]
     return sorted(found, key=lambda place: (place.stamp, place.name))
 

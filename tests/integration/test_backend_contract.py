@@ -3,6 +3,7 @@
 A test that only boxes with walls can pass asks for `boxed`; all others run on plain processes too.
 """
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -380,7 +381,8 @@ def test_a_repository_swapped_for_a_link_is_an_empty_one(boxed: Lab) -> None:
 def test_a_box_killed_from_outside_is_not_the_jobs_fault(boxed: Lab) -> None:
     running = boxed.start("echo started; sleep 60")
     if boxed.kind is Kind.DOCKER:
-        docker.from_env().api.kill(containers_of(running.job.run_id)[0])
+        with contextlib.closing(docker.from_env()) as client:
+            client.api.kill(containers_of(running.job.run_id)[0])
     else:
         own = [pid for pid, words in processes() if words[0] == "bwrap" and running.job.job_id in " ".join(words)]
         os.kill(min(own), signal.SIGKILL)
@@ -448,7 +450,7 @@ def port() -> Iterator[int]:
 
 
 def test_without_network_there_is_no_route_out_and_no_service_of_the_host(boxed: Lab, port: int) -> None:
-    script = f"cat /proc/net/route; python3 -c \"{CONNECT.format(port=port)}\"; ls /sys/class/net 2>/dev/null; true"
+    script = f'cat /proc/net/route; python3 -c "{CONNECT.format(port=port)}"; ls /sys/class/net 2>/dev/null; true'
     log = boxed.run(script, network="none").log.decode()
     assert "reached" not in log
     assert "ConnectionRefusedError" in log or "unreachable" in log

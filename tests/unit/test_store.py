@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_batch_has_everything_on_disk(root: DataRoot, spec: RunSpec, clock: None) -> None:
     batch = create(root, spec)
     assert batch.folder == Path("data/rollouts/bench/20260131__23-59-59")
-    assert {path.name for path in batch.folder.iterdir()} - {".lock"} == {
+    assert {path.name for path in batch.folder.iterdir() if not path.name.startswith(".")} == {
         "manifest.json", "runs.txt", "events.jsonl", "config.toml", "task_results",
     }  # fmt: skip
     assert (batch.folder / "config.toml").read_bytes() == b"# the config\n"
@@ -228,14 +228,13 @@ def test_a_full_disk_at_the_end_is_told(root: DataRoot, spec: RunSpec, monkeypat
 
 
 @pytest.fixture
-def places(root: DataRoot, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[str]]:
+def places(root: DataRoot, spec: RunSpec) -> Sequence[str]:
     stamps = ("20260101__10-00-00", "20260102__09-00-00", "20260102__11-00-00", "20260103__08-00-00")
     for stamp in stamps:
-        monkeypatch.setattr(store, "_claim_stamp", lambda root, name, stamp=stamp: claim(root, name, stamp))
-        create(root, spec).close(finished=True)
-    monkeypatch.undo()
-    monkeypatch.chdir(root.path.resolve().parent)
-    yield stamps
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "_claim_stamp", lambda root, name, stamp=stamp: claim(root, name, stamp))
+            create(root, spec).close(finished=True)
+    return stamps
 
 
 def claim(root: DataRoot, name: str, stamp: str) -> str:

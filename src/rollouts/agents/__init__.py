@@ -37,6 +37,10 @@ def agent_mistakes(benchmark: Benchmark) -> list[str]:
 def _entry_mistakes(benchmark: Benchmark, entry: TaskEntry, model: str | None, where: str) -> Iterator[str]:
     agent, known = benchmark.agent_of(entry, model), sorted({*AGENTS, *benchmark.agents})
     if agent not in known:
+        if not (entry.agent or benchmark.agent):
+            implied = f"for the model {show(model)} it would be {agent}, which this version does not have"
+            yield f"agent: missing; {implied}; there are {', '.join(known)}"
+            return
         key = f"{where}.agent" if entry.agent else "agent"
         close = did_you_mean(agent, known) or f"; there are {', '.join(known)}"
         yield f"{key}: no such agent, got {show(agent)}{close}"

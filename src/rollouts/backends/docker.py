@@ -14,6 +14,7 @@ import struct
 import tarfile
 import tempfile
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 import docker
 import requests
+import urllib3
 from docker.errors import APIError, DockerException, NotFound
 from docker.types import LogConfig, Ulimit
 
@@ -53,7 +55,7 @@ LOOK_EVERY_S = 0.25
 END_LIMIT_S = 30.0
 """How long the engine may take to end a container that was killed."""
 OWNER_LABEL, BATCH_LABEL, RUN_LABEL = "rollouts.owner", "rollouts.batch", "rollouts.run"
-ENGINE_TROUBLE = (DockerException, requests.RequestException, OSError)
+ENGINE_TROUBLE = (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
 class DockerBackend(Backend):
@@ -99,7 +101,7 @@ class DockerBackend(Backend):
             version = self._api.version()
             base = self._images.has_base()
         except BackendUnavailable as exc:
-            where, _, advice = str(exc).rpartition("; ")
+            where, _, advice = str(exc).removeprefix("docker: ").partition("; ")
             return [Finding("docker engine", False, where, advice)]
         except ENGINE_TROUBLE as exc:
             return [Finding("docker engine", False, _explain(exc), "restart Docker")]
@@ -324,7 +326,7 @@ class _Container:
             filters={"container": self._id, "event": ["kill", "stop"]},
             decode=True,
         )
-        return any(True for _ in events)
+        return bool(list(events))
 
     def _take_out(self) -> Path:
         """Get the repository out of the stopped container, so that the patch can be made outside."""
@@ -332,6 +334,7 @@ class _Container:
         try:
             chunks, _ = self._api.get_archive(self._id, self._job.image.workdir, chunk_size=1024 * 1024)
             unpack(chunks, target)
+            deque(chunks, maxlen=0)  # the padding behind an archive; unread it would hold the connection
         except NotFound:
             log.debug("%s: the repository itself is gone: everything was deleted", self._job.run_id)
         except tarfile.TarError as exc:

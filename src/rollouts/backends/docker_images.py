@@ -6,10 +6,12 @@ task's tree with our supervisor. Equal content has an equal name, so a second ru
 
 import io
 import json
-import logging
+import re
 import tarfile
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,19 +23,24 @@ from filelock import FileLock
 from rollouts.backends.base import BOX_APP, BOX_HOME, BOX_TOOL_FILES, BOX_TOOLS, Image, LogSink, sandbox_file
 from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed
-
-log = logging.getLogger(__name__)
+from rollouts.store import shown_path
 
 DEFAULT_USER = "1000:1000"
 IMAGE_LABEL = "rollouts.image"
 BUILD_TAIL_LINES = 8
+BUILDS_AT_ONCE = 2
+_BUILDER_WORDS = ("Step", " --->", "Removing")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+Context = Callable[[], IO[bytes]]
+"""Makes a build context; only called when something is built."""
 
 
 class DockerImages:
     """Finds or builds the images of one engine."""
 
     def __init__(self, api: docker.APIClient, default_base: str, cache_dir: Path) -> None:
-        self._api, self._default_base, self._locks = api, default_base, cache_dir / "locks"
+        self._api, self._default_base, self._cache = api, default_base, cache_dir
+        self._slots = threading.Semaphore(BUILDS_AT_ONCE)
         self._tags: dict[str, str] = {}
 
     def tag(self, image: Image) -> str:
@@ -60,19 +67,20 @@ class DockerImages:
         identity = self._identity(parent) or self._pull(parent, sink)
         tag = self._dockerfile_tag(image, identity)
         if tag and image.dockerfile:
-            context = _dockerfile_context(image)
-            identity = self._build(tag, context, sink, f"{image.dockerfile}", {"BASE_IMAGE": parent})
+            context = partial(_dockerfile_context, image)
+            identity = self._build(tag, context, sink, str(image.dockerfile), {"BASE_IMAGE": parent})
             parent = tag
         tag = self._install_tag(image, identity)
         if tag and image.install:
             lines = f"FROM {parent}\nUSER root\nRUN {json.dumps(['sh', '-c', image.install])}\n"
             user = self._config(parent).get("User")
             lines += f"USER {user}\n" if user else ""
-            identity = self._build(tag, _context({"Dockerfile": lines.encode()}), sink, f"install of {image.install!r}")
+            context = partial(_context, {"Dockerfile": lines.encode()})
+            identity = self._build(tag, context, sink, f"install of {image.install!r}")
             parent = tag
         tag = self._task_tag(image, identity)
         user = image.user or self._config(parent).get("User") or DEFAULT_USER
-        self._build(tag, _task_context(image, parent, user), sink, f"task {image.task_id}")
+        self._build(tag, partial(_task_context, image, parent, user), sink, f"task {image.task_id}")
         self._tags[image.digest()] = tag
 
     def _dockerfile_tag(self, image: Image, parent_id: str) -> str | None:
@@ -112,23 +120,32 @@ class DockerImages:
         return self._identity(name) or ""
 
     def _build(
-        self, tag: str, context: IO[bytes], sink: LogSink, what: str, buildargs: dict[str, str] | None = None
+        self, tag: str, context: Context, sink: LogSink, what: str, buildargs: dict[str, str] | None = None
     ) -> str:
         """One build even if several processes ask: the later ones find the image when they get the lock."""
-        self._locks.mkdir(parents=True, exist_ok=True)
-        with context, FileLock(self._locks / f"{tag.partition(':')[2]}.lock"):
+        known = self._identity(tag)
+        if known:
+            return known
+        name = tag.partition(":")[2]
+        for folder in (self._cache / "locks", self._cache / "builds"):
+            folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._cache / "locks" / name), self._slots:
             known = self._identity(tag)
             if known:
                 return known
+            kept = self._cache / "builds" / f"{name}.log"
             sink(f"building {tag} ({what})\n".encode())
-            try:
-                entries = self._api.build(
-                    fileobj=context, custom_context=True, tag=tag, rm=True, forcerm=True, decode=True,
-                    buildargs=buildargs, labels={IMAGE_LABEL: tag},
-                )  # fmt: skip
-                _follow(entries, sink, what)
-            except APIError as exc:
-                raise ImageFailed(f"{what}: the image does not build: {exc.explanation}") from exc
+            with kept.open("wb") as log, context() as tar:
+                try:
+                    entries = self._api.build(
+                        fileobj=tar, custom_context=True, tag=tag, rm=True, forcerm=True, decode=True,
+                        buildargs=buildargs, labels={IMAGE_LABEL: tag},
+                    )  # fmt: skip
+                    failure = _follow(entries, sink, log)
+                except APIError as exc:
+                    failure = exc.explanation or str(exc)
+            if failure is not None:
+                raise ImageFailed(f"{what}: the image does not build: {failure}; all of it in {shown_path(kept)}")
             return self._identity(tag) or ""
 
 
@@ -141,20 +158,21 @@ def _missing(name: str, reason: str) -> str:
     return f"base image {name} is not on this engine and cannot be pulled ({' '.join(reason.split())[:200]}); {advice}"
 
 
-def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, what: str) -> None:
+def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) -> str | None:
+    """Pass a build's words on; returns why it failed, if it did."""
     tail: list[str] = []
     for entry in entries:
         text = entry.get("stream") or entry.get("status") or ""
         if text:
+            log.write(text.encode())
             sink(text.encode())
             tail = [*tail, *text.splitlines()][-BUILD_TAIL_LINES:]
         if "error" in entry:
-            said = " | ".join(
-                line.strip() for line in tail if line.strip() and not line.startswith(("Step", " --->", "Removing"))
-            )
-            raise ImageFailed(
-                f"{what}: the image does not build: {' '.join(entry['error'].split())}; it said: {said[-300:]}"
-            )
+            log.write(entry["error"].encode())
+            words = [line.strip() for line in tail if line.strip() and not line.startswith(_BUILDER_WORDS)]
+            said = _COLOUR.sub("", " | ".join(words))[-300:]
+            return f"{' '.join(entry['error'].split())}; it said: {said}"
+    return None
 
 
 def _dockerfile_context(image: Image) -> IO[bytes]:

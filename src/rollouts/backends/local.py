@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rollouts.backends.base import (
     BOX_APP,
@@ -41,7 +41,7 @@ from rollouts.backends.base import (
 from rollouts.backends.handout import Handout
 from rollouts.backends.owner import Owner
 from rollouts.config import DockerSettings
-from rollouts.errors import SandboxFailed
+from rollouts.errors import ImageFailed, SandboxFailed
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ _ETC = (
 )
 _ETC_OPEN = ("resolv.conf", "hosts", "services", "protocols")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TAKEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/tmp", "/run", "/var/tmp", "/home")
 _FIRST_BOX_UID = 1_000_000_000
 _USER_UID = 1000
 
@@ -82,6 +83,7 @@ class LocalBackend(Backend):
     def __init__(self, settings: DockerSettings, cache_dir: Path, isolation: Isolation | None = None) -> None:
         super().__init__(settings, cache_dir)
         self._wanted = isolation
+        self._told = False
         self._teardown = ThreadPoolExecutor(2, thread_name_prefix="teardown")
         self._boxes = Path(tempfile.gettempdir()) / f"rollouts-{os.getuid()}"
 
@@ -107,7 +109,16 @@ class LocalBackend(Backend):
         ]
 
     def prepare(self, image: Image, sink: LogSink) -> None:
-        """There is nothing to build: each box gets a copy of the tree."""
+        """There is nothing to build: each box gets a copy of the tree, and this machine's programs."""
+        if any(PurePosixPath(image.workdir).is_relative_to(folder) for folder in _TAKEN):
+            raise ImageFailed(
+                f"{image.task_id}: environment.workdir: {image.workdir} is the system's own; choose another"
+            )
+        wishes = {"a Dockerfile": image.dockerfile, "environment.image": image.base, "environment.user": image.user}
+        ignored = [name for name, value in {**wishes, "install": image.install}.items() if value]
+        if ignored and not self._told:
+            self._told = True
+            log.warning("local sandboxes use this machine's programs; not used: %s", ", ".join(ignored))
 
     def is_prepared(self, image: Image) -> bool:
         """Always."""

@@ -1,0 +1,284 @@
+"""What people see while a batch runs: the exact lines, on the right stream, and nothing obeyed that a box says."""
+
+import io
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollouts import console as console_module
+from rollouts.backends.base import Finding
+from rollouts.batch import Plan
+from rollouts.console import RunConsole, show_batches, show_findings, show_plan, show_summary
+from rollouts.results import RunError, RunResult, Stage, Status
+from rollouts.summary import summarize_results
+from tests.samples import make_benchmark, make_result, make_spec, make_task
+
+IDS = [f"20260101__00-00-00-{n}" for n in range(3)]
+FOLDER = Path("data/rollouts/hello/20260101__00-00-00")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    spec = make_spec(make_task(tmp_path / "t"))
+    benchmark = make_benchmark(name="hello", parallel=2)
+    return Plan(Path("configs/hello.toml"), benchmark, tuple(replace(spec, index=n) for n in range(3)), "local")
+
+
+def runs(*statuses: Status) -> list[RunResult]:
+    return [
+        make_result(
+            run_id=run_id,
+            status=status,
+            attempt=1,
+            error=None if status is Status.LAUNCHED else RunError(Stage.AGENT, status, "it \x1b[31mwent\nwrong"),
+        )
+        for run_id, status in zip(IDS, statuses, strict=False)
+    ]
+
+
+class Said:
+    """What a console wrote, by stream."""
+
+    def __init__(self, verbosity: int, out: io.StringIO | None = None) -> None:
+        self.out, self.err = out or io.StringIO(), io.StringIO()
+        self.console = RunConsole(verbosity, self.out, self.err)
+
+    def run(self, plan: Plan, results: list[RunResult]) -> None:
+        self.console.planned(plan)
+        self.console.created(FOLDER, plan)
+        for result in results:
+            self.console.started(replace(result, status=Status.RUNNING, error=None))
+            self.console.output(result.run_id, b"hello\nhalf a line")
+            self.console.ended(result)
+        self.console.close(results)
+
+    @property
+    def out_lines(self) -> list[str]:
+        return self.out.getvalue().splitlines()
+
+    @property
+    def err_lines(self) -> list[str]:
+        return self.err.getvalue().splitlines()
+
+
+HEAD = [
+    "[rollouts] config=configs/hello.toml name=hello tasks=1 parallel=2",
+    "[rollouts] output=data/rollouts/hello/20260101__00-00-00",
+]
+LAUNCHED = [Status.LAUNCHED] * 3
+
+
+def test_quiet_mode_says_the_documented_lines(plan: Plan) -> None:
+    said = Said(0)
+    said.run(plan, runs(*LAUNCHED))
+    assert said.out_lines == [
+        *HEAD,
+        "[rollouts] Running in quiet mode - use -vv for full output",
+        "[rollouts] Starting 3 tasks with parallel=2",
+        *(f"✓ Task {run_id} completed (launched)" for run_id in IDS),
+        "✓ All 3 tasks completed!",
+    ]
+    assert said.err_lines == []
+
+
+def test_quiet_mode_marks_what_went_wrong(plan: Plan) -> None:
+    said = Said(0)
+    said.run(plan, runs(Status.LAUNCHED, Status.TIMEOUT, Status.SANDBOX_FAILED))
+    assert said.out_lines[4:] == [
+        f"✓ Task {IDS[0]} completed (launched)",
+        rf"✗ Task {IDS[1]} completed (timeout): it \x1b[31mwent",
+        "wrong",
+        rf"✗ Task {IDS[2]} completed (sandbox_failed): it \x1b[31mwent",
+        "wrong",
+        "✗ All 3 tasks completed, 1 launched, 2 not",
+    ]
+
+
+def test_a_stopped_batch_is_not_called_completed(plan: Plan) -> None:
+    said = Said(0)
+    said.console.planned(plan)
+    said.console.created(FOLDER, plan)
+    said.console.close(runs(Status.LAUNCHED, Status.CANCELLED, Status.PENDING))
+    assert said.out_lines[-1] == "✗ Stopped: 1/3 tasks completed, 1 launched"
+
+
+def test_a_batch_that_never_began_has_no_last_line(plan: Plan) -> None:
+    said = Said(0)
+    said.console.planned(plan)
+    said.console.close(None)
+    assert said.out_lines == HEAD[:1]
+
+
+def test_verbose_mode_has_plain_lines_without_icons(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module.time, "monotonic", lambda: 100.0)
+    said = Said(1)
+    said.run(plan, runs(*LAUNCHED))
+    assert said.out_lines == [
+        *HEAD,
+        "[rollouts] Starting 3 tasks with parallel=2",
+        f"Task {IDS[0]} started (t, gpt-4)",
+        f"Task {IDS[0]} completed (launched) [1/3]",
+        f"Task {IDS[1]} started (t, gpt-4)",
+        f"Task {IDS[1]} completed (launched) [2/3, about 1 s left]",
+        f"Task {IDS[2]} started (t, gpt-4)",
+        f"Task {IDS[2]} completed (launched) [3/3]",
+        "All 3 tasks completed!",
+    ]
+    assert said.err_lines == []
+    assert not set(said.out.getvalue()) & set("✓✗⠋")
+
+
+def test_very_verbose_mode_shows_all_output_behind_its_run(plan: Plan) -> None:
+    said = Said(2)
+    said.console.building("t", b"Step 1/2\n")
+    said.run(plan, runs(*LAUNCHED))
+    assert said.err_lines[:3] == ["t | Step 1/2", f"{IDS[0]} | hello", f"{IDS[0]} | half a line"]
+    assert len(said.err_lines) == 7
+
+
+def test_output_of_a_box_is_never_obeyed(plan: Plan) -> None:
+    said = Said(2)
+    said.console.output("r", b"\x1b]0;owned\x07 [bold red]x[/] \xff :smile: \r\n")
+    assert said.err_lines == [r"r | \x1b]0;owned\x07 [bold red]x[/] � :smile: "]
+
+
+def test_lines_cut_anywhere_are_put_together_and_endless_ones_are_let_out(plan: Plan) -> None:
+    said = Said(2)
+    for byte in "één\ntwo".encode():
+        said.console.output("r", bytes([byte]))
+    assert said.err_lines == ["r | één"]
+    said.console.output("r", b"x" * 10_000)
+    assert len(said.err_lines[-1]) == len("r | two") + 10_000
+
+
+def test_quiet_modes_say_which_image_is_built_once(plan: Plan) -> None:
+    for verbosity in (0, 1):
+        said = Said(verbosity)
+        for data in (b"building task t\nmore", b"Step 1/2\n", b"", b"\n", b"building task t\n", b"pulling x\x1b[2J\n"):
+            said.console.building("t", data)
+        assert said.err_lines == ["[rollouts] building task t", r"[rollouts] pulling x\x1b[2J"]
+        assert said.out_lines == []
+
+
+def test_retries_and_warnings_go_to_stderr(plan: Plan) -> None:
+    said = Said(0)
+    failed = runs(Status.SANDBOX_FAILED)[0]
+    said.console.retrying(failed, 2)
+    said.console.warn("watch \x1b[2J out")
+    assert said.err.getvalue() == (
+        f"[rollouts] warning: {IDS[0]} is tried again (2 left): it \\x1b[31mwent\nwrong\n"
+        "[rollouts] warning: watch \\x1b[2J out\n"
+    )
+    assert said.out_lines == []
+
+
+def test_a_second_attempt_is_called_one(plan: Plan) -> None:
+    said = Said(1)
+    said.console.started(make_result(run_id=IDS[0], attempt=2))
+    assert said.out_lines == [f"Task {IDS[0]} started (t, gpt-4, attempt 2)"]
+
+
+def test_a_long_quiet_log_says_now_and_then_that_things_go_on(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module, "HEARTBEAT_S", -1.0)
+    said = Said(0)
+    said.run(plan, runs(*LAUNCHED))
+    assert "Running tasks... 1/3 completed" in said.out_lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_live_board(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    said = Said(0, Terminal())
+    said.console.planned(plan)
+    said.console.created(FOLDER, plan)
+    said.console.started(make_result(run_id=IDS[0], task_id="task\x1b]0;x"))
+    board = said.console._board()
+    said.console._out.print(board)
+    said.console.close(runs(*LAUNCHED))
+    text = said.out.getvalue()
+    assert "Running tasks... 0/3 completed" in text
+    assert IDS[0] in text
+    assert r"task\x1b]0;x" in text
+    assert "All 3 tasks completed!" in text
+
+
+def test_many_threads_may_talk_at_once(plan: Plan) -> None:
+    said = Said(2)
+    threads = [
+        threading.Thread(target=lambda n=n: [said.console.output(f"r{n}", b"12345\n67890\n") for _ in range(20)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(said.err_lines) == {f"r{n} | {text}" for n in range(4) for text in ("12345", "67890")}
+    assert len(said.err_lines) == 160
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_left_does_not_end_the_batch(plan: Plan) -> None:
+    said = Said(0, Gone())
+    said.run(plan, runs(*LAUNCHED))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "about 1 s"), (89, "about 89 s"), (600, "about 10 min"), (7200, "about 2.0 h")]
+)
+def test_times_left_are_rounded(seconds: float, said: str) -> None:
+    assert console_module._about(seconds) == said
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def test_a_summary_shows_counts_times_and_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    results = [
+        make_result(duration_s=1.0, changes={"files": 1, "lines_added": 5, "lines_removed": 2}),
+        make_result(status=Status.TIMEOUT, duration_s=3.0),
+    ]
+    manifest = {"name": "hello", "created_at": "S", "backend": "local", "finished_at": None}
+    show_summary(manifest, summarize_results(results))
+    head, columns, row, total = capsys.readouterr().out.splitlines()
+    assert head == "hello S  backend=local  finished=not finished"
+    assert columns.split() == "task model agent runs launched not launched median time files +lines -lines".split()
+    assert row.split() == "t gpt-4 codex 2 1 1 timeout 2.0 s 1 +5 -2".split()
+    assert total == "2 runs, 1 launched, 4.0 s of agents' time"
+
+
+def test_batches_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"name": "a", "stamp": "S", "backend": "local", "runs": 3, "status": {"launched": 2}, "finished_at": None}
+    show_batches([row])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "S", "local", "3", "2", "not", "finished"]
+
+
+def test_findings_come_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    show_findings([Finding("git", True, "2.39"), Finding("disk", False, "full\x1b[2J", "free some")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["✓", "git", "2.39"]
+    assert lines[2].split() == ["✗", "disk", r"full\x1b[2J", "free", "some"]
+
+
+def test_a_plan_shows_runs_images_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    run = {"index": 0, "task_id": "t", "model": "m", "agent": "nop", "rollout": 0, "timeout_s": 60.0}
+    plan = {"runs": [run], "images_to_build": ["t"], "max_cost_usd": 2.0, "backend": "docker", "parallel": 2}
+    show_plan({**plan, "missing_environment_variables": ["KEY is not set"]})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["0", "t", "m", "nop", "0", "60", "s"]
+    assert lines[2:] == [
+        "1 runs on docker, parallel=2; images to build: 1 (t); most it can cost: $2.00",
+        "warning: KEY is not set",
+    ]
+    show_plan({**plan, "images_to_build": None, "max_cost_usd": None, "missing_environment_variables": []})
+    assert "images to build: unknown, no engine answers; most it can cost: no limit set" in capsys.readouterr().out

@@ -1,0 +1,143 @@
+"""The layout: a file imports only from files above it, and nobody pays for a library they do not use."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import rollouts
+
+SOURCE = Path(rollouts.__file__).parent
+ORDER = (
+    "rollouts",  # the package itself: its version
+    "errors",
+    "terminal",
+    "digests",
+    "mistakes",
+    "files",
+    "config",
+    "tasks",
+    "task_folder",
+    "plan",
+    "results",
+    "store",
+    "archive",
+    "logs",
+    "schedule",
+    "backends.handout",
+    "backends.owner",
+    "backends.base",
+    "backends.local",
+    "backends.docker_images",
+    "backends.docker",
+    "backends",
+    "agents.base",
+    "agents.nop",
+    "agents.oracle",
+    "agents.replay",
+    "agents.command",
+    "agents",
+    "workspace",
+    "prepare",
+    "execute",
+    "batch",
+    "summary",
+    "doctor",
+    "console",
+    "cli",
+)
+OWNERS = {
+    "rich": ("console",),
+    "typer": ("cli",),
+    "docker": ("backends.docker", "backends.docker_images"),
+    "modal": ("backends.modal",),
+    "git": ("workspace",),
+    "tomli": ("config",),
+}
+"""Who alone may import a library."""
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__") or "rollouts"
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, also within functions."""
+    return frozenset(_imports(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the direction"
+            module = node.module or ""
+            known = {f"rollouts.{name}" for name in ORDER}
+            inner = {f"{module}.{alias.name}" for alias in node.names} & known
+            yield from inner or {module}
+
+
+def test_every_file_has_its_place_in_the_order() -> None:
+    assert {name_of(path) for path in FILES} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_imports_only_from_files_above_it(path: Path) -> None:
+    above = ORDER[: ORDER.index(name_of(path))]
+    ours = {name.removeprefix("rollouts.") for name in imports(path) if name.split(".")[0] == "rollouts"}
+    assert ours <= set(above)
+
+
+def test_nobody_imports_the_command_line() -> None:
+    assert [path.name for path in FILES if "rollouts.cli" in imports(path)] == []
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_a_library_is_imported_by_its_owner_alone(library: str) -> None:
+    users = {name_of(path) for path in FILES if any(name.split(".")[0] == library for name in imports(path))}
+    assert users <= set(OWNERS[library])
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_file_says_what_lives_in_it(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert docstring
+    assert len(docstring.splitlines()) <= 9
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a fresh Python holds after a statement."""
+    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_and_says_nothing() -> None:
+    added = loaded_by("import rollouts") - loaded_by("pass")
+    assert {name for name in added if not name.startswith("_")} == {"rollouts"}
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    heavy = {"pydantic", "docker", "rich.live", "git", "modal", "tomli", "filelock", "rollouts.batch", "asyncio"}
+    assert loaded_by("import rollouts.cli") & heavy == set()
+
+
+def test_reading_a_benchmark_loads_no_engine_and_no_screen() -> None:
+    loaded = loaded_by("import rollouts.task_folder, rollouts.plan")
+    assert loaded & {"docker", "rich", "typer", "git", "modal", "requests"} == set()
+
+
+def test_the_local_sandbox_loads_no_engine() -> None:
+    statement = (
+        "from pathlib import Path\nfrom rollouts.config import DockerSettings\nfrom rollouts.backends import open_backend\n"
+        "open_backend('local', DockerSettings(), Path('/tmp')).close()"
+    )
+    assert loaded_by(statement) & {"docker", "rich", "git", "modal"} == set()
