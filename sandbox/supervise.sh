@@ -56,10 +56,10 @@ agent=$!
 trap end_agent USR1
 (sleep "$limit"; kill -s USR1 $$) </dev/null >/dev/null 2>&1 3>&- &
 timer=$!
-wait "$agent"
+wait "$agent" 2>/dev/null # some shells say "Terminated" here, which would pass for the command's last words
 code=$?
 if [ -n "$timed_out" ]; then
-    wait "$agent"
+    wait "$agent" 2>/dev/null
     code=124
 fi
 trap '' USR1

@@ -1,7 +1,9 @@
 """A whole batch: from a benchmark file to a finished folder under `data/rollouts`."""
 
+import glob
 import os
 import platform
+import re
 import signal
 import sys
 import threading
@@ -15,7 +17,7 @@ from rollouts import __version__
 from rollouts.agents import agent_mistakes, open_agent
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend, LogSink
-from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
+from rollouts.config import Benchmark, TaskEntry, choose_backend, choose_docker_settings, load_benchmark
 from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, SandboxFailed
 from rollouts.execute import execute_run
 from rollouts.plan import RunSpec, make_plan
@@ -85,11 +87,22 @@ def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only:
         found += exc.mistakes
     if found:
         raise ConfigError(*found)
+    changes: dict[str, object] = {"docker": choose_docker_settings(os.environ, benchmark.docker)}
     if parallel is not None:
-        benchmark = benchmark.model_copy(update={"parallel": parallel})
-    settings = choose_docker_settings(os.environ, benchmark.docker)
-    benchmark = benchmark.model_copy(update={"docker": settings})
+        changes["parallel"] = parallel
+    changes["tasks"] = tuple(_with_recording_found(entry, config) for entry in benchmark.tasks)
+    benchmark = benchmark.model_copy(update=changes)
     return Plan(config, benchmark, make_plan(benchmark, tasks, only), choose_backend(backend, os.environ, benchmark))
+
+
+def _with_recording_found(entry: TaskEntry, config: Path) -> TaskEntry:
+    """`replay` is a path like all others in the file: from here, else from beside the file."""
+    if entry.replay is None:
+        return entry
+    pattern = re.sub(r"\{(task_id|rollout)\}", "*", entry.replay)
+    beside = config.parent / entry.replay
+    here = glob.glob(pattern) or not glob.glob(str(config.parent / pattern))  # noqa: PTH207 - may be absolute
+    return entry if here else entry.model_copy(update={"replay": str(beside)})
 
 
 def missing_variables(plan: Plan) -> list[str]:

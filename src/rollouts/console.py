@@ -3,7 +3,9 @@
 What comes out of a sandbox is hostile: control characters are shown, never obeyed, and rich's markup is off.
 """
 
+import contextlib
 import io
+import os
 import sys
 import threading
 import time
@@ -58,7 +60,7 @@ class RunConsole:
         with self._lock:
             if line not in self._built and line.startswith(("building", "pulling")):
                 self._built.add(line)
-                self._print(self._err, f"[rollouts] {line}")
+                self._print(self._err, f"[rollouts] {printable(line)}")
 
     def created(self, folder: Path, plan: Plan) -> None:
         """The batch is on disk and begins."""
@@ -186,21 +188,27 @@ class RunConsole:
         self._print(self._out, text)
 
     def _print(self, console: Console, text: str) -> None:
-        """Whoever read our output may have left (`| head`): the batch goes on without a reader."""
         with self._lock:
             if self._live is not None:
                 console = self._out  # it knows how to write above the board
-            try:
-                console.print(Text(text), soft_wrap=True)
-            except BrokenPipeError:
-                console.file = io.StringIO()
+            console.print(Text(text), soft_wrap=True)
+
+
+class _Console(Console):
+    """Whoever read our output may have left (`| head`): the batch goes on without a reader."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more; not even what is still buffered when Python ends."""
+        self.quiet = True
+        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def _console(stream: TextIO) -> Console:
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
     width = None if stream.isatty() else 200
-    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
+    return _Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
 
 
 def _about(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """One run, start to end. The one place that turns an exception into a result, with the stage it happened in."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -94,17 +95,23 @@ def execute_run(
         result = _finished(begun, ended, changes)
     except JobCancelled:
         result = begun.cancelled()
-    except RolloutsError:
+    except RolloutsError:  # the disk or the data folder: no run could go on
+        with contextlib.suppress(OSError):
+            run.close()
         free()
-        raise  # the disk or the data folder: no run could go on
+        raise
     except Exception as exc:  # one run's trouble must not stop the others
         log.debug("%s failed in %s", begun.run_id, stage.value, exc_info=exc)
         result = _failed(begun, stage, exc, secrets)
     result = replace(result, finished_at=now())
     if result.error:
         run.note(f"{result.status}: {result.error.stage}: {result.error.message}")
-    run.close()
-    write_json(folder / "result.json", result.to_json())
+    try:
+        run.close()
+        write_json(folder / "result.json", result.to_json())
+    except BaseException:
+        free()
+        raise
     return Finished(result, free)
 
 

@@ -306,3 +306,14 @@ def test_the_script_can_be_executed_directly(project: Project) -> None:
     done = subprocess.run([script, "--version"], env=environ, cwd=project.folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("rollouts ")
+
+
+def test_a_recording_is_found_beside_the_file_that_names_it(project: Project) -> None:
+    assert project("run", two_models(project), "--backend", "local").code == 0
+    recorded = project.manifest()["results"][0]
+    (project.folder / "elsewhere").mkdir()
+    (project.folder / "elsewhere/greet.patch").write_bytes(project.patch(recorded))
+    entry = '[[tasks]]\nprepared_dir = "tasks/greet"\nreplay = "{task_id}.patch"\n'
+    config = project.config(f'agent = "replay"\nname = "again"\n{entry}', "elsewhere/again.toml")
+    assert project("run", config, "--backend", "local").code == 0
+    assert project.patch(project.manifest("again")["results"][0]) == project.patch(recorded)

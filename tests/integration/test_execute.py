@@ -363,12 +363,16 @@ def test_a_cancelled_run_is_cancelled_and_has_a_result(fake_run: FakeRun) -> Non
     assert json.loads(ran.read("result.json"))["status"] == "cancelled"
 
 
-def test_a_full_disk_stops_the_batch_and_gives_the_box_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["repo_info.json", "result.json"])
+def test_a_full_disk_stops_the_batch_and_gives_the_box_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv("THE_KEY", SECRET)
     backend = FakeBackend(tmp_path, lambda job: EMPTY_HANDED)
 
     def refuse(path: Path, value: object) -> None:
-        raise StoreError("no space left")
+        if path.name == name:
+            raise StoreError("no space left")
 
     monkeypatch.setattr("rollouts.execute.write_json", refuse)
     with pytest.raises(StoreError):

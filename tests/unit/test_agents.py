@@ -151,5 +151,11 @@ def test_entries_that_are_fine_have_no_mistakes(entry: dict[str, Any]) -> None:
 
 def test_the_mistakes_of_all_entries_are_told_once_each() -> None:
     entries = [{"prepared_dir": "t", "model": "gpt-4"}, {"prepared_dir": "t", "models": ["gpt-5", "o3"]}]
-    found = agent_mistakes(make_benchmark(tasks=entries))
-    assert found == ['agent: no such agent, got "codex"; there are command, nop, oracle, replay']
+    found = agent_mistakes(make_benchmark(tasks=entries, agent="zzz"))
+    assert found == ['agent: no such agent, got "zzz"; there are command, nop, oracle, replay']
+
+
+def test_a_model_whose_agent_is_not_there_is_told() -> None:
+    found = agent_mistakes(make_benchmark(tasks=[{"prepared_dir": "t", "model": "gpt-4"}]))
+    assert len(found) == 1
+    assert 'for the model "gpt-4" it would be codex' in found[0]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from rollouts.backends.base import sandbox_file
 from rollouts.errors import SandboxFailed
 from rollouts.workspace import Source, capture_patch, prepare_source
-from tests.samples import GIT_ENV, Tree, git, make_repository, make_task, read_tree, write_files
+from tests.samples import GIT_ENV, Content, Tree, git, make_repository, make_task, read_tree, write_files
 
-BASE = {
+BASE: dict[str, Content] = {
     "a.txt": "one\ntwo\nthree\n",
     "dir/b.txt": "b\n" * 20,
     "dir/deep/c.txt": "c\n",
@@ -432,8 +432,8 @@ def test_what_the_agent_closed_to_everyone_is_captured(close: Callable[[Path], N
         if other != os.getuid():
             subprocess.run(["chown", "-R", f"{other}:{other}", str(folder)], check=True)
         command = ["sh", *(str(folder / part) for part in ("capture.sh", "base.git", "tree", "out"))]
-        who = {"user": other, "group": other} if os.getuid() == 0 else {}
-        done = subprocess.run(command, **who, capture_output=True, text=True, cwd="/")
+        user = other if os.getuid() == 0 else None
+        done = subprocess.run(command, user=user, group=user, capture_output=True, text=True, cwd="/")
         patch = (folder / "out/diff.patch").read_bytes() if done.returncode == 0 else b""
         subprocess.run(["chmod", "-R", "u+rwX", str(folder)], check=True)
         assert done.returncode == 0, done.stderr

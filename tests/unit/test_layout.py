@@ -136,8 +136,10 @@ def test_reading_a_benchmark_loads_no_engine_and_no_screen() -> None:
 
 
 def test_the_local_sandbox_loads_no_engine() -> None:
-    statement = (
-        "from pathlib import Path\nfrom rollouts.config import DockerSettings\nfrom rollouts.backends import open_backend\n"
-        "open_backend('local', DockerSettings(), Path('/tmp')).close()"
+    lines = (
+        "from pathlib import Path",
+        "from rollouts.config import DockerSettings",
+        "from rollouts.backends import open_backend",
+        "open_backend('local', DockerSettings(), Path('/tmp')).close()",
     )
-    assert loaded_by(statement) & {"docker", "rich", "git", "modal"} == set()
+    assert loaded_by("\n".join(lines)) & {"docker", "rich", "git", "modal"} == set()

@@ -54,7 +54,12 @@ def test_a_log_that_is_taken_up_again_stays_below_its_limit(tmp_path: Path) -> N
 
 def test_many_threads_may_write(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "agent.log", limit=1000)
-    threads = [threading.Thread(target=lambda: [log(b"0123456789") for _ in range(200)]) for _ in range(4)]
+
+    def write() -> None:
+        for _ in range(200):
+            log(b"0123456789")
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

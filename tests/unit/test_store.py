@@ -12,6 +12,7 @@ import pytest
 
 from rollouts import store
 from rollouts.errors import ExitCode, NotFoundError, StoreError
+from rollouts.files import write_whole
 from rollouts.plan import RunSpec
 from rollouts.results import RunError, RunResult, Status
 from rollouts.store import Batch, BatchState, DataRoot, batches, describe_batches, find_batch, shown_path
@@ -182,7 +183,7 @@ def test_the_manifest_is_not_rewritten_once_per_event(
 ) -> None:
     batch = create(root, spec, count=10_000)
     written: list[str] = []
-    whole = store.write_whole
+    whole = write_whole
 
     def count(path: Path, content: bytes) -> None:
         written.append(path.name)

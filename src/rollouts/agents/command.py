@@ -1,11 +1,14 @@
 """Any shell command as an agent: `agent = "command"`, or a table `[agents.NAME]` of the user's own."""
 
+import re
 import shlex
 
 from rollouts.agents.base import Agent, AgentCommand, shell
 from rollouts.backends.base import BoxPaths
 from rollouts.config import AgentTable
 from rollouts.plan import RunSpec
+
+_PLACEHOLDER = re.compile(r"\{(model|instructions|workdir)\}")
 
 
 class Command(Agent):
@@ -20,6 +23,4 @@ class Command(Agent):
         """The command line with its names filled in, each as one word of the shell."""
         line = self._command or spec.command or ""
         values = {"model": spec.model, "instructions": paths.instructions, "workdir": paths.cwd}
-        for name, value in values.items():
-            line = line.replace(f"{{{name}}}", shlex.quote(value))
-        return shell(line)
+        return shell(_PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]), line))

@@ -112,11 +112,11 @@ class DockerImages:
     def _pull(self, name: str, sink: LogSink) -> str:
         sink(f"pulling {name}\n".encode())
         try:
-            for entry in self._api.pull(name, stream=True, decode=True):
-                if "error" in entry:
-                    raise ImageFailed(_missing(name, entry["error"]))
+            errors = [entry["error"] for entry in self._api.pull(name, stream=True, decode=True) if "error" in entry]
         except APIError as exc:
             raise ImageFailed(_missing(name, exc.explanation or str(exc))) from exc
+        if errors:
+            raise ImageFailed(_missing(name, errors[0]))
         return self._identity(name) or ""
 
     def _build(
@@ -159,8 +159,12 @@ def _missing(name: str, reason: str) -> str:
 
 
 def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) -> str | None:
-    """Pass a build's words on; returns why it failed, if it did."""
+    """Pass a build's words on; returns why it failed, if it did.
+
+    Reads to the end behind an error too: a response that is not used up keeps its connection open.
+    """
     tail: list[str] = []
+    failure = None
     for entry in entries:
         text = entry.get("stream") or entry.get("status") or ""
         if text:
@@ -171,8 +175,8 @@ def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) ->
             log.write(entry["error"].encode())
             words = [line.strip() for line in tail if line.strip() and not line.startswith(_BUILDER_WORDS)]
             said = _COLOUR.sub("", " | ".join(words))[-300:]
-            return f"{' '.join(entry['error'].split())}; it said: {said}"
-    return None
+            failure = failure or f"{' '.join(entry['error'].split())}; it said: {said}"
+    return failure
 
 
 def _dockerfile_context(image: Image) -> IO[bytes]:
@@ -191,13 +195,15 @@ def _dockerfile_context(image: Image) -> IO[bytes]:
 
 
 def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
+    named = ":" not in user and not user.isdecimal()
+    owner = f"{user}:0" if named else user  # for a bare name the engine wants a group of that name too
     lines = [
         f"FROM {parent}",
-        f"COPY --chown={user} app {BOX_APP}",
-        f"COPY --chown={user} repo {image.workdir}",
-        f"COPY --chown={user} home {BOX_HOME}",
+        f"COPY --chown={owner} app {BOX_APP}",
+        f"COPY --chown={owner} repo {image.workdir}",
+        f"COPY --chown={owner} home {BOX_HOME}",
         f"COPY tools {BOX_TOOLS}",
-        f"COPY --chown={user} own {BOX_TOOLS}",
+        f"COPY --chown={owner} own {BOX_TOOLS}",
         f"USER {user}",
     ]
     files = {

@@ -1,0 +1,260 @@
+"""What all backends share: names for images, the rule that ends a box, and work that is done once."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollouts.backends import BACKENDS, open_backend
+from rollouts.backends.base import (
+    BOX_TOOL_FILES,
+    GRACE_S,
+    HANDOUT_LIMIT_S,
+    START_LIMIT_S,
+    BoxPaths,
+    Image,
+    Job,
+    Once,
+    Watch,
+    sandbox_file,
+)
+from rollouts.backends.handout import Handout
+from rollouts.config import DockerSettings, Limits
+from rollouts.errors import BackendUnavailable, ImageFailed, SandboxFailed
+
+IMAGE = Image(task_id="t", tree=Path("tree"), base_git=Path("base"), source_digest="s", instructions="do it")
+PATHS = BoxPaths("/app/repo", "/app/repo/sub", "/rollouts", "/home/agent")
+
+
+def job(**changes: object) -> Job:
+    plain = Job(
+        job_id="b-0.1",
+        run_id="b-0",
+        batch="b",
+        image=IMAGE,
+        argv=("sh", "-c", "x"),
+        env={},
+        limits=Limits(),
+        timeout_s=100.0,
+        network="none",
+        outputs_dir=Path("out"),
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]  # a test's shorthand
+
+
+def test_the_scripts_that_go_into_a_box_are_there() -> None:
+    for name in BOX_TOOL_FILES:
+        assert sandbox_file(name).read_text().startswith("#!/bin/sh\n")
+
+
+def test_an_unknown_backend_is_told_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailable, match="the backend modal is not part of this version; use docker or local"):
+        open_backend("modal", DockerSettings(), tmp_path)
+
+
+def test_the_local_backend_can_be_opened_without_making_anything(tmp_path: Path) -> None:
+    backend = open_backend("local", DockerSettings(), tmp_path / "cache")
+    assert backend.name == "local"
+    assert "local" in BACKENDS
+    backend.close()
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(IMAGE, source_digest="x"),
+        replace(IMAGE, instructions="x"),
+        replace(IMAGE, base="x"),
+        replace(IMAGE, dockerfile_digest="x"),
+        replace(IMAGE, install="x"),
+        replace(IMAGE, overlay_digest="x"),
+        replace(IMAGE, workdir="/x"),
+        replace(IMAGE, user="x"),
+    ],
+)
+def test_each_content_of_an_image_has_a_digest_of_its_own(changed: Image) -> None:
+    assert changed.digest() != IMAGE.digest()
+
+
+def test_what_is_not_content_does_not_change_an_images_digest() -> None:
+    assert replace(IMAGE, task_id="x", tree=Path("elsewhere")).digest() == IMAGE.digest()
+    assert IMAGE.digest("base") != IMAGE.digest()
+
+
+def test_the_supervisor_gets_limits_folders_and_the_command_last() -> None:
+    words = job().supervisor(PATHS, boxed=True, unpack=True, capture=True)
+    assert words[:2] == ["sh", "/rollouts/supervise.sh"]
+    options, command = words[2 : words.index("--")], words[words.index("--") + 1 :]
+    assert command == ["sh", "-c", "x"]
+    assert options[options.index("--limit") + 1] == "100"
+    assert options[options.index("--cwd") + 1] == "/app/repo/sub"
+    assert options[options.index("--capture") + 1] == "/app/repo"
+    assert {"--boxed", "--unpack"} <= set(options)
+
+
+def test_a_job_without_capture_asks_for_none() -> None:
+    assert "--capture" not in job(capture=False).supervisor(PATHS, boxed=False, unpack=False, capture=True)
+    assert "--capture" not in job().supervisor(PATHS, boxed=False, unpack=False, capture=False)
+
+
+def test_a_job_is_told_where_things_are() -> None:
+    assert PATHS.environment() == {
+        "HOME": "/home/agent",
+        "ROLLOUTS_REPO": "/app/repo",
+        "ROLLOUTS_INSTRUCTIONS": "/rollouts/instructions.md",
+        "ROLLOUTS_OUT": "/rollouts/out",
+    }
+
+
+class Box:
+    """A box whose time is moved by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1000.0
+        self.handout = Handout(folder, lambda: self.now)
+        self.watch = Watch(job(), self.handout, lambda: self.now)
+
+    def after(self, seconds: float) -> str | None:
+        self.now += seconds
+        return self.watch.overdue()
+
+
+def test_a_box_must_start_in_time(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    assert box.after(START_LIMIT_S - 1) is None
+    assert box.after(2) == "the box did not start in time"
+    assert not box.watch.timed_out
+
+
+def test_a_job_has_its_time_and_some_grace_from_its_own_start(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.after(START_LIMIT_S - 1)
+    box.handout.feed(b"begin\n")
+    assert box.after(100 + 2 * GRACE_S - 1) is None
+    assert box.after(2) == "the job's time is over"
+    assert box.watch.timed_out
+
+
+def test_handing_out_has_its_own_time(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.handout.feed(b"begin\n")
+    box.after(100)
+    box.handout.feed(b"ended 0 exited\n")
+    assert box.after(HANDOUT_LIMIT_S - 1) is None
+    assert box.after(2) == "handing out took too long"
+    assert not box.watch.timed_out
+    assert box.watch.duration_s() == 100
+
+
+def test_a_broken_handout_ends_the_box(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.handout.feed(b"nonsense\n")
+    assert "the handout broke off" in (box.after(0) or "")
+
+
+def test_a_job_that_never_ended_has_lasted_until_now(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.handout.feed(b"begin\n")
+    box.after(7)
+    assert box.watch.duration_s() == 7
+
+
+def ask(once: Once, work: Callable[[], None], count: int) -> list[BaseException | None]:
+    """Let many threads ask at the same time; how it ended for each."""
+    ends: list[BaseException | None] = []
+    together = threading.Barrier(count)
+
+    def one() -> None:
+        together.wait(10)
+        try:
+            once("key", work)
+        except (SandboxFailed, ValueError) as exc:
+            ends.append(exc)
+        else:
+            ends.append(None)
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
+
+
+def test_work_is_done_once_however_many_ask() -> None:
+    done: list[int] = []
+    once = Once()
+    assert ask(once, lambda: done.append(1), 6) == [None] * 6
+    assert ask(once, lambda: done.append(2), 2) == [None] * 2
+    assert done == [1]
+
+
+def test_a_failure_is_shared_by_all_who_asked() -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        done.append(1)
+        raise ImageFailed("does not build")
+
+    ends = ask(Once(), fail, 6)
+    assert done == [1]
+    assert [str(end) for end in ends] == ["does not build"] * 6
+    assert {type(end) for end in ends} == {ImageFailed}
+
+
+def test_an_unforeseen_failure_leaves_nobody_waiting() -> None:
+    def fail() -> None:
+        raise ValueError("unforeseen")
+
+    ends = ask(Once(), fail, 4)
+    assert {str(end) for end in ends} <= {"ValueError: unforeseen", "unforeseen"}
+    assert len(ends) == 4
+
+
+@pytest.mark.parametrize("failure", [SandboxFailed("engine gone"), ValueError("unforeseen")])
+def test_what_may_be_better_next_time_is_tried_again(failure: Exception) -> None:
+    once, done = Once(), []
+
+    def work() -> None:
+        done.append(1)
+        if len(done) == 1:
+            raise failure
+
+    with pytest.raises(type(failure)):
+        once("key", work)
+    once("key", work)
+    once("key", work)
+    assert len(done) == 2
+
+
+def test_an_image_that_does_not_build_is_not_built_again() -> None:
+    once, done = Once(), []
+
+    def work() -> None:
+        done.append(1)
+        raise ImageFailed("does not build")
+
+    for _ in range(3):
+        with pytest.raises(ImageFailed, match="does not build"):
+            once("key", work)
+    assert len(done) == 1
+
+
+def test_keys_do_not_wait_for_each_other() -> None:
+    once, first_in, let_go = Once(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        first_in.set()
+        let_go.wait(10)
+
+    slow = threading.Thread(target=lambda: once("a", wait))
+    slow.start()
+    first_in.wait(10)
+    done: list[int] = []
+    once("b", lambda: done.append(1))
+    let_go.set()
+    slow.join()
+    assert done == [1]
