@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 
 from measure import ROOT, Cost, Row, alternate, cpu_ratio, scratch_folder, wall_ratio
 
-SAMPLES = {
+SAMPLES: dict[str, list[tuple[str, ...]]] = {
     "docker": [("docker", "1"), ("docker", "4"), ("docker", "8")],
     "help": [("help",)],
     "plan": [("plan",)],
@@ -47,17 +48,22 @@ def _git(*arguments: str) -> None:
 def compare(part: str, tree: Path, quick: bool) -> list[Row]:
     """New against old for each sample of a part; raises SampleFailed when a tree cannot run it."""
     rows = []
-    for words in SAMPLES[part]:
-        pairs = alternate(partial(take, ROOT, *words), partial(take, tree, *words), 2 if quick else 6)
-        name = " ".join(words)
-        rows += [wall_ratio(f"{name}: new / old", pairs), cpu_ratio(f"{name}: new / old, CPU", pairs)]
+    with scratch_folder() as folder:
+        for words in SAMPLES[part]:
+            new, old = partial(take, ROOT, folder, *words), partial(take, tree, folder, *words)
+            pairs = alternate(new, old, 2 if quick else 6)
+            name = " ".join(words)
+            rows += [wall_ratio(f"{name}: new / old", pairs), cpu_ratio(f"{name}: new / old, CPU", pairs)]
     return rows
 
 
-def take(tree: Path, *words: str) -> Cost:
-    """One sample with that tree's code."""
+def take(tree: Path, folder: Path, *words: str) -> Cost:
+    """One sample with that tree's code, in a new folder below one that stays.
+
+    Nothing is deleted between samples: where thousands of files have just gone, ext4 makes new ones more slowly.
+    """
     done = subprocess.run(
-        [sys.executable, str(ROOT / "bench/sample.py"), str(tree), *words],
+        [sys.executable, str(ROOT / "bench/sample.py"), str(tree), mkdtemp(dir=folder), *words],
         env={**os.environ, "PYTHONPATH": str(tree / "src")},
         capture_output=True,
         text=True,

@@ -23,8 +23,8 @@ WAIT = "mkfifo gate && echo waiting && read -r line <gate; rm gate"
 
 def measure(quick: bool) -> list[Row]:
     """Peak memory with many runs, and what each adds to a process with one."""
-    one, many = peak_mb(1), peak_mb(RUNS // 4 if quick else RUNS)
     runs = RUNS // 4 if quick else RUNS
+    one, many = peak_mb(1), peak_mb(runs)
     return [
         Row(f"memory, {runs} runs in flight", many, "MB", f"{one:.0f} MB with 1"),
         Row("memory, each further run", (many - one) / (runs - 1), "MB", f"{many:.0f} MB - {one:.0f} MB"),

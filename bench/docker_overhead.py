@@ -97,7 +97,7 @@ def run_bare(config: ContainerConfig, runs: int, parallel: int) -> Cost:
         with ThreadPoolExecutor(parallel) as pool:
             return timed(lambda: list(pool.map(lambda _: _run_container(client.api, config), range(runs))))
     finally:
-        client.close()  # type: ignore[no-untyped-call] # docker's stubs lack it
+        client.close()
 
 
 def _run_container(api: docker.APIClient, config: ContainerConfig) -> None:

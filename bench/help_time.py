@@ -29,7 +29,7 @@ def measure(quick: bool) -> list[Row]:
     ]
 
 
-def sample(folder: Path, tree: Path, times: int = 5) -> Cost:
+def sample(tree: Path, times: int = 5) -> Cost:
     """Another tree's script, several times."""
     environ = {**os.environ, "PYTHONPATH": str(tree / "src")}
     return timed(lambda: [run_help(tree / "scripts/eval_rollouts.py", environ) for _ in range(times)])

@@ -89,7 +89,10 @@ def say(text: str) -> None:
 
 def as_table(rows: Sequence[Row]) -> str:
     """For people."""
-    lines = [f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, fsync {fsync_ms():.1f} ms; medians over rounds", ""]
+    lines = [
+        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, fsync {fsync_ms():.1f} ms; medians over rounds",
+        "",
+    ]
     lines.append(f"{'what':<44} {'value':>9}  {'bound':>7}  {'':<4}  made from")
     for row in rows:
         bound = "-" if row.bound is None else f"{row.bound:g} {row.unit}"

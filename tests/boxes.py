@@ -164,6 +164,14 @@ class Lab:
     backend: Backend
     image: Image
     folder: Path
+    _started: "list[Running]" = field(default_factory=list)
+
+    def close(self) -> None:
+        """End what a failed test left running, and give everything back."""
+        self.backend.cancel()
+        for running in self._started:
+            running.wait()
+        self.backend.close()
 
     def job(self, script: str, **changes: Any) -> Job:
         """A shell script as a job of its own; keywords replace parts of it."""
@@ -206,6 +214,7 @@ class Lab:
     def start(self, script: str, **changes: Any) -> "Running":
         """Run a script in a thread of its own and return when it has said `started`."""
         running = Running(self, self.job(script, **changes))
+        self._started.append(running)
         running.sink.wait_for(b"started")
         return running
 
@@ -250,10 +259,14 @@ class Running:
         except BaseException as exc:  # noqa: BLE001 - raised again in the test's own thread
             self._error = exc
 
-    def end(self) -> JobResult:
-        """Wait for the end; raises what `run` raised."""
+    def wait(self) -> None:
+        """Return when the job has ended, however that was."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the job did not end"
+
+    def end(self) -> JobResult:
+        """Wait for the end; raises what `run` raised."""
+        self.wait()
         if self._error is not None:
             raise self._error
         assert self._result is not None

@@ -69,7 +69,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("lab")
     lab = Lab(kind, open_kind(kind, folder / "cache"), make_image(folder / "tiny"), folder)
     yield lab
-    lab.backend.close()
+    lab.close()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def own_lab(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
     """A backend that a test may spoil."""
     own = Lab(lab.kind, open_kind(lab.kind, lab.folder / "cache"), lab.image, tmp_path)
     yield own
-    own.backend.close()
+    own.close()
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_timeout_ends_every_process_in_the_box(lab: Lab, token: str) -> None:
     begin = time.monotonic()
     running = lab.start(script, env={"TOKEN": token}, timeout_s=2.0)
     running.sink.wait_for(b"up\n", 3)
-    assert len(processes_with(token)) == 3
+    assert len(processes_with(token)) >= 3
     result = running.end()
     took_s = time.monotonic() - begin
     left = processes_with(token)
@@ -491,7 +491,7 @@ def test_cancel_ends_running_jobs_soon_and_refuses_later_ones(own_lab: Lab, toke
     running = [own_lab.start(script, env={"TOKEN": token}) for _ in range(3)]
     for job in running:
         job.sink.wait_for(b"up\n", 3)
-    assert len(processes_with(token)) == 9
+    assert len(processes_with(token)) >= 9
     begin = time.monotonic()
     own_lab.backend.cancel()
     for job in running:

@@ -44,7 +44,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     """A backend of the test's own, with the tiny task's image."""
     lab = Lab(Kind.DOCKER, open_kind(Kind.DOCKER, tmp_path / "cache"), make_image(tmp_path / "tiny"), tmp_path)
     yield lab
-    lab.backend.close()
+    lab.close()
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_the_repository_lies_where_the_task_wants_it(lab: Lab, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def busybox() -> str:
     """An image that has a shell and nothing else."""
-    program = shutil.which("busybox")
-    if program is None:
+    program = shutil.which("busybox") or ""
+    if not program:
         pytest.fail("no busybox; CI installs busybox-static") if os.environ.get("CI") else pytest.skip("no busybox")
     content, out = Path(program).read_bytes(), io.BytesIO()
     applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
@@ -167,7 +167,7 @@ def test_an_image_that_does_not_build_says_why_in_one_line(lab: Lab, tmp_path: P
 @needs_engine
 def test_a_dockerfile_that_cannot_be_read_is_a_failed_image(lab: Lab, tmp_path: Path) -> None:
     image = make_image(tmp_path / "task", files={"Dockerfile": b"FORM nothing\n"})
-    with pytest.raises(ImageFailed, match="does not build.*FORM"):
+    with pytest.raises(ImageFailed, match=r"does not build.*FORM"):
         lab.backend.prepare(image, Collector())
 
 
@@ -375,8 +375,9 @@ def far_lab(proxy: EngineProxy, tmp_path: Path) -> Iterator[Lab]:
         patch.setenv("DOCKER_HOST", f"unix://{proxy.path}")
         backend = open_kind(Kind.DOCKER, tmp_path / "cache")
         backend.check()
-    yield Lab(Kind.DOCKER, backend, make_image(tmp_path / "tiny"), tmp_path)
-    backend.close()
+    lab = Lab(Kind.DOCKER, backend, make_image(tmp_path / "tiny"), tmp_path)
+    yield lab
+    lab.close()
 
 
 @needs_engine
@@ -432,7 +433,7 @@ def _forget_layers(unique: str) -> None:
     with contextlib.closing(docker.from_env()) as client:
         for found in client.images.list("rollouts/agent"):
             if any(unique in step["CreatedBy"] for step in found.history()):
-                client.api.remove_image(found.id, force=True)
+                client.images.remove(found.tags[0], force=True)
 
 
 def test_a_backend_that_was_never_used_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,32 +108,36 @@ def test_keys_of_the_first_runs_stay_when_more_rollouts_are_wanted(task: Task) -
     ]
 
 
-@pytest.mark.parametrize(
-    ("keys", "changes"),
-    [
-        ({}, {"model": "gpt-5"}),
-        ({}, {"agent": "other"}),
-        ({}, {"timeout_s": 5}),
-        ({}, {"environment_variables": {"X": "1"}}),
-        ({}, {"environment_variables": {"TOKEN_LIMIT": "5"}}),
-        ({}, {"agent": "command", "command": "a"}),
-        ({}, {"agent": "command", "command": "b"}),
-        ({}, {"agent": "replay", "replay": "x"}),
-        ({"limits": {"cpus": 1}}, {}),
-        ({"limits": {"memory_mb": 64}}, {}),
-        ({"network": {"mode": "open"}}, {}),
-        ({"network": {"allow": ["x"]}}, {}),
-        ({"timeout_s": 77}, {}),
-        ({"budget": {"max_tokens_per_run": 5}}, {}),
-        ({"agents": {"mine": {"command": "a"}}, "agent": "mine"}, {}),
-        ({"agents": {"mine": {"command": "b"}}, "agent": "mine"}, {}),
-        ({"agents": {"mine": {"command": "b", "install": "i"}}, "agent": "mine"}, {}),
-    ],
-)
-def test_each_content_has_a_key_of_its_own(keys: dict[str, Any], changes: dict[str, Any], task: Task) -> None:
-    plain, changed = plan(task), plan(task, entry(**changes), **keys)
-    assert changed[0].key != plain[0].key
-    assert changed[0].key == plan(task, entry(**changes), **keys)[0].key
+VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({}, {"model": "gpt-5"}),
+    ({}, {"agent": "other"}),
+    ({}, {"timeout_s": 5}),
+    ({}, {"environment_variables": {"X": "1"}}),
+    ({}, {"environment_variables": {"X": "2"}}),
+    ({}, {"environment_variables": {"TOKEN_LIMIT": "5"}}),
+    ({}, {"agent": "command", "command": "a"}),
+    ({}, {"agent": "command", "command": "b"}),
+    ({"command": "c"}, {"agent": "command"}),
+    ({}, {"agent": "replay", "replay": "x"}),
+    ({}, {"agent": "replay", "replay": "y"}),
+    ({"limits": {"cpus": 1}}, {}),
+    ({"limits": {"memory_mb": 64}}, {}),
+    ({"network": {"mode": "open"}}, {}),
+    ({"network": {"allow": ["x"]}}, {}),
+    ({"timeout_s": 77}, {}),
+    ({"budget": {"max_tokens_per_run": 5}}, {}),
+    ({"agents": {"mine": {"command": "a"}}, "agent": "mine"}, {}),
+    ({"agents": {"mine": {"command": "b"}}, "agent": "mine"}, {}),
+    ({"agents": {"mine": {"command": "b", "install": "i"}}, "agent": "mine"}, {}),
+    ({"agents": {"mine": {"command": "b", "env": ["E"]}}, "agent": "mine"}, {}),
+]
+
+
+def test_each_content_has_a_key_of_its_own(task: Task) -> None:
+    keys = [plan(task, entry(**changes), **keys)[0].key for keys, changes in VARIANTS]
+    assert len(set(keys)) == len(VARIANTS)
+    assert keys == [plan(task, entry(**changes), **keys)[0].key for keys, changes in VARIANTS]
 
 
 def test_a_changed_task_or_override_changes_the_key(tmp_path: Path) -> None:
