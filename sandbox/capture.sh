@@ -14,7 +14,7 @@ PATH=$PATH:/usr/local/bin:/usr/bin:/bin
 clean_git() {
     env -i PATH="$PATH" HOME="$out" LC_ALL=C GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 \
         GIT_DIR="$base" GIT_WORK_TREE="$tree" GIT_INDEX_FILE="$out/index" GIT_OBJECT_DIRECTORY="$out/objects" \
-        GIT_ALTERNATE_OBJECT_DIRECTORIES="$base/objects" GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0 \
+        GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0 \
         git -c core.fileMode=true -c core.symlinks=true -c core.protectNTFS=false -c core.protectHFS=false \
         -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.autocrlf=false -c core.fsmonitor=false \
         -c core.untrackedCache=false -c core.hooksPath=/dev/null -c gc.auto=0 "$@"
@@ -27,7 +27,8 @@ if [ -L "$tree" ] || [ ! -d "$tree" ]; then
 fi
 chmod u+rwx "$tree" 2>/dev/null
 cd "$tree" || exit 1
-mkdir "$out/objects" && clean_git read-tree HEAD || exit 1
+mkdir -p "$out/objects/info" && printf '%s\n' "$base/objects" >"$out/objects/info/alternates" || exit 1
+clean_git read-tree HEAD || exit 1
 
 # What the agent closed to its owner is opened again; find does so on its way down.
 find . -type d ! -perm -700 -exec chmod u+rwx {} \; -o -type f ! -perm -400 -exec chmod u+r {} + 2>/dev/null
@@ -41,7 +42,12 @@ find . -path ./.git -prune -o \( ! -type f ! -type d ! -type l -o -type f -size 
 [ ! -e "$out/left_out" ] || clean_git checkout-index -q -f -z --stdin <"$out/left_out" 2>/dev/null
 find . -name .git ! -path ./.git -prune -exec rm -rf -- {} + 2>/dev/null
 
-clean_git add -A --ignore-errors 2>"$out/errors" || sed 's/^/not added: /' "$out/errors" >>"$out/skipped.txt"
+clean_git add -A --ignore-errors 2>"$out/errors"
+case $? in
+    0) ;;
+    1) sed 's/^/not added: /' "$out/errors" >>"$out/skipped.txt" ;;
+    *) cat "$out/errors" >&2; exit 1 ;;
+esac
 write_patch() {
     clean_git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --src-prefix=a/ \
         --dst-prefix=b/ "$@" HEAD >"$out/diff.patch"

@@ -1,6 +1,7 @@
 """Benchmark + tasks → the runs to do, in order. Pure: no clock, no disk."""
 
 import fnmatch
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,9 +40,10 @@ def make_plan(benchmark: Benchmark, tasks: Sequence[Sequence[Task]], only: str |
     `only` keeps the runs whose task or model matches a glob. Indexes count what is kept.
     """
     specs: list[RunSpec] = []
+    seen: Counter[str] = Counter()
     for number, (entry, found) in enumerate(zip(benchmark.tasks, tasks, strict=True)):
         for task, model in _kept(benchmark, entry, found, only):
-            specs += _specs(benchmark, number, task, model, len(specs))
+            specs += _specs(benchmark, number, task, model, len(specs), seen)
             if len(specs) > MAX_RUNS:
                 raise ConfigError(f"{benchmark.name}: more than {MAX_RUNS:,} runs planned; split the benchmark")
     if not specs:
@@ -60,7 +62,8 @@ def _kept(
                 yield task, model
 
 
-def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int) -> list[RunSpec]:
+def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int, seen: Counter[str]) -> list[RunSpec]:
+    """`seen` counts runs of equal content, so that an entry that stands twice gets keys of its own."""
     entry = benchmark.tasks[number]
     agent = benchmark.agent_of(entry, model)
     env = {**task.environment_variables, **entry.environment_variables}
@@ -72,6 +75,8 @@ def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int
         task.digest, model, agent, own, command, entry.replay, env, timeout_s, max_tokens,
         benchmark.limits.model_dump(), benchmark.network.model_dump(),
     )  # fmt: skip
+    earlier = seen[content]
+    seen[content] += entry.rollouts
     return [
         RunSpec(
             index=start + rollout,
@@ -87,7 +92,7 @@ def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int
             env=env,
             limits=benchmark.limits,
             network=benchmark.network,
-            key=digest_of(content, rollout)[:32],
+            key=digest_of(content, earlier + rollout)[:32],
         )
         for rollout in range(entry.rollouts)
     ]

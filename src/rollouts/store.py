@@ -194,13 +194,15 @@ class Batch:
 
     def close(self, *, finished: bool) -> None:
         """Bring everything derived up to date and give the batch back."""
-        if finished:
-            self._record({"event": "finished", "at": now()})
-        self._closing.set()
-        self._dirty.set()
-        self._writer.join()
-        self._journal.close()
-        self._file_lock.release()
+        try:
+            if finished:
+                self._record({"event": "finished", "at": now()})
+        finally:
+            self._closing.set()
+            self._dirty.set()
+            self._writer.join()
+            self._journal.close()
+            self._file_lock.release()
         if self._failure is not None:
             raise self._failure
 
