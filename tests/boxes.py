@@ -5,6 +5,7 @@ sleeps and hopes.
 """
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -69,6 +71,14 @@ def base_image() -> str:
 @cache
 def engine_trouble() -> str | None:
     """Why tests that need a Docker engine cannot run here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # docker-py forgets a socket that it could not connect
+        trouble = _ask_engine()
+        gc.collect()
+    return trouble
+
+
+def _ask_engine() -> str | None:
     advice = 'start one and make the base image with: eval "$(.ci/engine)"'
     try:
         with contextlib.closing(docker.from_env(timeout=20)) as client:
