@@ -74,7 +74,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def boxed(lab: Lab) -> Lab:
-    """The same, where boxes have walls."""
+    """The same, where boxes have walls. Without them `kill -9 -1` would end every process of the user."""
     if lab.kind not in BOXED:
         pytest.skip("a plain process is not isolated")
     return lab

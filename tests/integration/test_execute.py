@@ -15,6 +15,7 @@ import pytest
 
 from rollouts.backends import base
 from rollouts.backends.base import Backend, BoxPaths, Ended, Finding, Image, Job, JobResult, LogSink
+from rollouts.backends.local import Isolation
 from rollouts.config import Benchmark, DockerSettings
 from rollouts.errors import JobCancelled, SandboxFailed, StoreError
 from rollouts.execute import Finished, execute_run
@@ -24,6 +25,7 @@ from rollouts.results import RunResult, Status
 from rollouts.task_folder import load_task
 from tests.boxes import Collector, Kind, base_image, containers_of, local_trouble, make_task, open_kind, processes
 
+RUN_ID = f"20260101__00-00-00-{os.getpid()}"
 SECRET = "sk-very-secret-value-0123456789"
 
 
@@ -78,7 +80,7 @@ class Bench:
 def _begun(spec: RunSpec, attempt: int) -> RunResult:
     return RunResult(
         task_dir=str(spec.task.folder),
-        run_id=f"20260101__00-00-00-{os.getpid()}",
+        run_id=RUN_ID,
         status=Status.RUNNING,
         launch_rc=None,
         run_dir="",
@@ -111,6 +113,14 @@ def bench(backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A place to run in, with the agent's key in the environment."""
     monkeypatch.setenv("THE_KEY", SECRET)
     return Bench(tmp_path, backend)
+
+
+@pytest.fixture
+def boxed_bench(bench: Bench) -> Bench:
+    """The same, where boxes have walls. Without them `kill -9 -1` would end every process of the user."""
+    if bench.backend.versions().get("isolation") == Isolation.NONE:
+        pytest.skip("a plain process is not isolated")
+    return bench
 
 
 # --- how a run ends ----------------------------------------------------------------------------------------------
@@ -173,15 +183,15 @@ def test_a_run_out_of_memory_says_so_and_keeps_its_patch(bench: Bench) -> None:
     assert "+half" in ran.read("artifacts/diff.patch")
 
 
-def test_an_agent_that_ends_its_own_sandbox_has_failed(bench: Bench) -> None:
-    ran = bench.run("echo half >half.txt; kill -9 -1")
+def test_an_agent_that_ends_its_own_sandbox_has_failed(boxed_bench: Bench) -> None:
+    ran = boxed_bench.run("echo half >half.txt; kill -9 -1")
     assert (ran.result.status, ran.result.launch_rc) == (Status.AGENT_FAILED, None)
     assert "+half" in ran.read("artifacts/diff.patch")
 
 
-def test_a_box_killed_from_outside_is_never_booked_on_the_agent(bench: Bench) -> None:
-    echo = _OnOutput(_kill_boxes_of_this_process)
-    ran = bench.run("echo started; sleep 60", echo=echo)
+def test_a_box_killed_from_outside_is_never_booked_on_the_agent(boxed_bench: Bench) -> None:
+    echo = _OnOutput(_kill_containers if boxed_bench.backend.name == "docker" else _kill_bubblewrap)
+    ran = boxed_bench.run("echo started; sleep 60", echo=echo)
     assert ran.result.status is Status.SANDBOX_FAILED
     assert ran.result.error is not None
     assert (ran.result.error.stage, ran.result.error.type) == ("sandbox", "SandboxFailed")
@@ -200,16 +210,17 @@ class _OnOutput:
             self._action = None
 
 
-def _kill_boxes_of_this_process() -> None:
-    run_id = f"20260101__00-00-00-{os.getpid()}"
+def _kill_bubblewrap() -> None:
     for pid, words in processes():
-        if words[0] == "bwrap" and any(run_id in word for word in words):
+        if words[0] == "bwrap" and any(RUN_ID in word for word in words):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(docker.errors.DockerException):
-        for container in containers_of(run_id):
-            with contextlib.closing(docker.from_env()) as client:
-                client.api.kill(container)
+
+
+def _kill_containers() -> None:
+    with contextlib.closing(docker.from_env()) as client:
+        for container in containers_of(RUN_ID):
+            client.api.kill(container)
 
 
 def test_a_source_that_cannot_be_had_fails_in_its_stage(bench: Bench) -> None:
