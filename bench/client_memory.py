@@ -11,9 +11,10 @@ import threading
 from pathlib import Path
 
 from measure import SAMPLE_TASK, Row, scratch_folder
-from rollouts.batch import plan_batch, run_batch
+from rollouts.batch import run_batch
 from rollouts.console import RunConsole
 from rollouts.errors import ExitCode
+from rollouts.planning import plan_batch
 from rollouts.store import DataRoot
 
 RUNS = 200

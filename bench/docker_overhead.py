@@ -16,9 +16,10 @@ from unittest.mock import patch
 import docker
 
 from measure import SAMPLE_TASK, Cost, Pairs, Row, alternate, scratch_folder, timed, wall_ratio
-from rollouts.batch import plan_batch, run_batch
+from rollouts.batch import run_batch
 from rollouts.console import RunConsole
 from rollouts.errors import BackendUnavailable, ExitCode
+from rollouts.planning import plan_batch
 from rollouts.store import DataRoot
 
 RATIO_BOUND = 1.3
@@ -54,17 +55,16 @@ def why_not() -> str | None:
     return None
 
 
-def sample(folder: Path, parallel: int) -> Cost:
-    """The product's side alone, warmed up, to be compared with that of another tree."""
-    run_product(folder, 1, 1)
-    return run_product(folder, RUNS[parallel], parallel)
-
-
 def run_product(folder: Path, runs: int, parallel: int) -> Cost:
     """One batch of no-op runs, from its file to the last container's removal."""
+    return timed(partial(_run_batch, write_config(folder, runs), DataRoot(folder / "data"), parallel))
+
+
+def write_config(folder: Path, runs: int) -> Path:
+    """A benchmark of that many runs of an agent that does nothing, on a sample task."""
     config = folder / "noop.toml"
     config.write_text(f'agent = "nop"\n[[tasks]]\nprepared_dir = "{SAMPLE_TASK}"\nrollouts = {runs}\n')
-    return timed(partial(_run_batch, config, DataRoot(folder / "data"), parallel))
+    return config
 
 
 def _run_batch(config: Path, root: DataRoot, parallel: int) -> None:

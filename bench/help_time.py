@@ -1,9 +1,7 @@
 """`scripts/eval_rollouts.py --help` against a bare typer app with as many commands and options."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,16 +27,10 @@ def measure(quick: bool) -> list[Row]:
     ]
 
 
-def sample(tree: Path, times: int = 5) -> Cost:
-    """Another tree's script, several times."""
-    environ = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    return timed(lambda: [run_help(tree / "scripts/eval_rollouts.py", environ) for _ in range(times)])
-
-
-def run_help(script: Path, environ: Mapping[str, str] | None = None) -> Cost:
+def run_help(script: Path) -> Cost:
     """One process, from start to end."""
     command = [sys.executable, str(script), "--help"]
-    return timed(partial(subprocess.run, command, env=environ, check=True, capture_output=True))
+    return timed(partial(subprocess.run, command, check=True, capture_output=True))
 
 
 def bare_app() -> str:

@@ -1,12 +1,14 @@
 """What planning, journal and manifest cost of our own CPU, and whether that grows with the number of runs alone."""
 
-from dataclasses import replace
+import json
+import sys
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from measure import SAMPLE_TASK, Cost, Row, alternate, scratch_folder, timed
-from rollouts.batch import Plan, plan_batch
+from rollouts.planning import Plan, plan_batch
 from rollouts.results import RunResult, Status
 from rollouts.store import Batch, DataRoot, now
 
@@ -29,12 +31,6 @@ def measure(quick: bool) -> list[Row]:
         Row(f"plan, journal, manifest: CPU, {LARGE:,} runs", large, "s", f"wall {wall:.1f} s", CPU_BOUND_S),
         Row(f"plan, journal, manifest: growth from {SMALL:,}", growth, "x", each, GROWTH_BOUND),
     ]
-
-
-def sample(folder: Path) -> Cost:
-    """A middling plan, to be compared with that of another tree."""
-    run_bookkeeping(folder, 100)
-    return run_bookkeeping(folder, 2 * SMALL)
 
 
 def run_bookkeeping(folder: Path, runs: int) -> Cost:
@@ -60,3 +56,9 @@ def _header(plan: Plan) -> dict[str, object]:
 def _ended(begun: RunResult) -> RunResult:
     changes = {"files": 1, "lines_added": 2, "lines_removed": 3}
     return replace(begun, status=Status.LAUNCHED, launch_rc=0, changes=changes, duration_s=1.0, finished_at=now())
+
+
+if __name__ == "__main__":  # a middling plan with whatever tree is on the path, for `against.py`
+    place = Path(sys.argv[1])
+    run_bookkeeping(place, 100)
+    print(json.dumps(asdict(run_bookkeeping(place, 2 * SMALL))))

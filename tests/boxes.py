@@ -27,8 +27,9 @@ import requests
 from docker.errors import DockerException
 
 from rollouts.backends.base import Backend, Image, Job, JobResult, LogSink
+from rollouts.backends.bubblewrap import Isolation
 from rollouts.backends.docker import RUN_LABEL, DockerBackend
-from rollouts.backends.local import Isolation, LocalBackend
+from rollouts.backends.local import LocalBackend
 from rollouts.config import DockerSettings, Limits
 from rollouts.prepare import image_of
 from rollouts.task_folder import load_task

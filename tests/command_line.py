@@ -77,4 +77,5 @@ class Project:
 
     def patch(self, result: Mapping[str, Any]) -> bytes:
         """What a run did."""
-        return (self.folder / result["run_dir"] / "artifacts" / "diff.patch").read_bytes()
+        path: Path = self.folder / result["run_dir"] / "artifacts" / "diff.patch"
+        return path.read_bytes()

@@ -69,22 +69,23 @@ def run(
     data_dir: DataDir = DATA,
 ) -> None:
     """Run a benchmark: every task, model and rollout in a sandbox of its own."""
-    from rollouts import batch
+    from rollouts import planning
 
-    plan = batch.plan_batch(config, backend=backend, parallel=parallel, only=only)
+    plan = planning.plan_batch(config, backend=backend, parallel=parallel, only=only)
     if dry_run:
         from rollouts.console import show_plan
 
-        planned = dict(batch.dry_run(plan, _root(data_dir)))
+        planned = dict(planning.dry_run(plan, _root(data_dir)))
         _print_json(planned) if as_json else show_plan(planned)
         return
+    from rollouts.batch import run_batch
     from rollouts.console import RunConsole
 
     console = RunConsole(verbose, sys.stderr if as_json else sys.stdout, sys.stderr)
     _log_to(console.warn)
     outcome = None
     try:
-        outcome = batch.run_batch(plan, _root(data_dir), console)
+        outcome = run_batch(plan, _root(data_dir), console)
     finally:
         console.close(outcome.results if outcome is not None else None)
     if as_json:
@@ -135,7 +136,7 @@ def list_batches(
 @app.command()
 def validate(config: Config, as_json: Json = False) -> None:
     """Check a benchmark file and every task it names; create nothing."""
-    from rollouts.batch import missing_variables, plan_batch
+    from rollouts.planning import missing_variables, plan_batch
 
     plan = plan_batch(config, backend=None, parallel=None, only=None)
     tasks = sorted({spec.task.task_id for spec in plan.specs})

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollouts.backends.base import Finding
-from rollouts.batch import Plan
+from rollouts.planning import Plan
 from rollouts.results import RunResult, Status
 from rollouts.store import shown_path
 from rollouts.summary import SummaryRow

@@ -60,7 +60,7 @@ class Preparation:
 def image_of(task: Task, source: Source, install: str | None) -> Image:
     """The recipe for a task's box."""
     dockerfile = None if task.environment.image else task.dockerfile
-    context = digest_folder(dockerfile.parent, HIDDEN_FROM_AGENTS) if dockerfile else ""
+    context = digest_folder(task.folder, HIDDEN_FROM_AGENTS) if dockerfile else ""
     overlay = task.part("overlay_files")
     return Image(
         task_id=task.task_id,
@@ -70,8 +70,9 @@ def image_of(task: Task, source: Source, install: str | None) -> Image:
         instructions=task.instructions,
         base=task.environment.image,
         dockerfile=dockerfile,
+        dockerfile_context=task.folder,
         dockerfile_hidden=HIDDEN_FROM_AGENTS,
-        dockerfile_digest=digest_of(dockerfile.name, context) if dockerfile else "",
+        dockerfile_digest=digest_of(dockerfile.read_text(), context) if dockerfile else "",
         install=install,
         overlay=overlay,
         overlay_digest=digest_folder(overlay),

@@ -70,7 +70,7 @@ def load_task(folder: Path, *, apply_overrides: bool = True, overrides: Path | N
         problem = "is not a folder" if folder.exists() else f"no such task folder{did_you_mean_path(folder)}"
         raise ConfigError(f"{folder}: {problem}")
     if not str(folder).isprintable():
-        raise ConfigError(f"{ascii(str(folder))}: expected a folder whose name can be printed")
+        raise ConfigError(f"{str(folder)!a}: expected a folder whose name can be printed")
     meta_path = folder / "tb_meta.json"
     meta = _parse(meta_path, Meta, "a task's description")
     used = _overrides_path(folder, overrides) if apply_overrides else None

@@ -14,40 +14,29 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit, urlunsplit
-
-from filelock import FileLock
 
 from rollouts.backends.base import HANDOUT_LIMIT_S, sandbox_file
-from rollouts.config import find_path, safe_relative
+from rollouts.config import safe_relative
 from rollouts.digests import digest_folder, digest_of
 from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.repositories import (
+    ATTRIBUTES,
+    check_out,
+    commit_id,
+    has_commit,
+    mirror_of,
+    mirror_path,
+    one_line,
+    origin_of,
+    resolve_commit,
+    run_git,
+)
 from rollouts.tasks import Task
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
 """Part of every source's digest: raise it when the way sources are made changes."""
-FETCH_LIMIT_S = 1800
-_ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !diff !eol\n"
-"""Files go into the base and into patches byte for byte, whatever the repository's own attributes ask for."""
-_SETTINGS = (
-    "core.fileMode=true",
-    "core.symlinks=true",
-    "core.autocrlf=false",
-    "core.protectNTFS=false",
-    "core.protectHFS=false",
-    "safe.directory=*",
-    "gc.auto=0",
-)
-_FIXED = {
-    "GIT_AUTHOR_NAME": "rollouts",
-    "GIT_AUTHOR_EMAIL": "rollouts@localhost",
-    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00+0000",
-    "GIT_COMMITTER_NAME": "rollouts",
-    "GIT_COMMITTER_EMAIL": "rollouts@localhost",
-    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
-}
 
 
 @dataclass(frozen=True)
@@ -74,8 +63,8 @@ class Changes:
 
 def prepare_source(task: Task, cache: Path) -> Source:
     """Make or find the task's source; raises ImageFailed when it cannot be had."""
-    mirror = None if task.part("repo") else _mirror(task, cache / "git")
-    commit = _resolve_commit(task, mirror) if mirror else None
+    mirror = None if task.part("repo") else mirror_of(task, cache / "git")
+    commit = resolve_commit(task, mirror) if mirror else None
     source = _source(task, cache, commit)
     if not source.tree.exists():
         _make_source(task, mirror, commit, source.tree.parent)
@@ -86,9 +75,9 @@ def find_source(task: Task, cache: Path) -> Source | None:
     """Where the source is or would be; None when that is not known without fetching. Makes nothing."""
     if task.part("repo"):
         return _source(task, cache, None)
-    mirror, wanted = _mirror_path(task, cache / "git"), task.repo.start_commit_sha
-    if wanted and mirror.exists() and _has_commit(mirror, wanted):
-        return _source(task, cache, _commit_id(mirror, wanted))
+    mirror, wanted = mirror_path(task, cache / "git"), task.repo.start_commit_sha
+    if wanted and mirror.exists() and has_commit(mirror, wanted):
+        return _source(task, cache, commit_id(mirror, wanted))
     return None
 
 
@@ -96,13 +85,13 @@ def _source(task: Task, cache: Path, commit: str | None) -> Source:
     own = task.part("repo")
     digest = digest_of(
         FORMAT,
-        digest_folder(own) if own else [_origin(task), commit, task.repo.sparse_checkout],
+        digest_folder(own) if own else [origin_of(task), commit, task.repo.sparse_checkout],
         digest_folder(task.part("overlay_repo_files")),
         task.remove_repo_paths,
         [(file.path, file.content) for file in task.inject_files],
     )[:24]
     kept = cache / "sources" / digest
-    return Source(kept / "tree", kept / "base.git", digest, _origin(task), commit)
+    return Source(kept / "tree", kept / "base.git", digest, origin_of(task), commit)
 
 
 def _make_source(task: Task, mirror: Path | None, commit: str | None, kept: Path) -> None:
@@ -113,7 +102,7 @@ def _make_source(task: Task, mirror: Path | None, commit: str | None, kept: Path
         tree = made / "tree"
         made.mkdir()
         if mirror and commit:
-            _check_out(mirror, commit, task.repo.sparse_checkout, tree)
+            check_out(mirror, commit, task.repo.sparse_checkout, tree)
         else:
             shutil.copytree(task.folder / "repo", tree, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         _change(task, tree)
@@ -185,126 +174,15 @@ def _inside(tree: Path, relative: str, task: Task, make: bool = True) -> Path:
 
 def _record_base(tree: Path, base_git: Path) -> None:
     """Give the tree a history of one commit, and keep a copy of it as the base."""
-    _git("init", "-q", "--template=", "-b", "main", ".", cwd=tree)
+    run_git("init", "-q", "--template=", "-b", "main", ".", cwd=tree)
     for nested in [path for path in tree.rglob(".git") if path.parent != tree]:
         shutil.rmtree(nested) if nested.is_dir() and not nested.is_symlink() else nested.unlink()
     (tree / ".git/info").mkdir(exist_ok=True)
-    (tree / ".git/info/attributes").write_text(_ATTRIBUTES)
-    _git("add", "-A", "-f", cwd=tree)
-    _git("commit", "-q", "--allow-empty", "--no-verify", "-m", "Start of the task", cwd=tree)
-    _git("repack", "-q", "-a", "-d", cwd=tree)
+    (tree / ".git/info/attributes").write_text(ATTRIBUTES)
+    run_git("add", "-A", "-f", cwd=tree)
+    run_git("commit", "-q", "--allow-empty", "--no-verify", "-m", "Start of the task", cwd=tree)
+    run_git("repack", "-q", "-a", "-d", cwd=tree)
     shutil.copytree(tree / ".git", base_git, symlinks=True)
-
-
-def _git(*arguments: str, cwd: Path, limit_s: float = 300) -> str:
-    environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-        **_FIXED,
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_CEILING_DIRECTORIES": str(cwd.resolve().parent),
-    }
-    options = [word for setting in _SETTINGS for word in ("-c", setting)]
-    try:
-        done = subprocess.run(
-            ["git", *options, *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=limit_s
-        )
-    except FileNotFoundError:
-        raise ImageFailed("git is not installed here; install it to prepare tasks") from None
-    except subprocess.TimeoutExpired:
-        raise ImageFailed(f"git {arguments[0]} took more than {limit_s:.0f} s") from None
-    if done.returncode:
-        raise ImageFailed(f"git {arguments[0]} failed: {_one_line(done.stderr)}")
-    return done.stdout.strip()
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"(://)[^/@\s]+@", r"\1", " ".join(text.split()))[:500]
-
-
-def _origin(task: Task) -> str:
-    """Where the source comes from, without user name or password."""
-    if task.part("repo"):
-        return str(task.folder / "repo")
-    url = task.repo.git_url or ""
-    parts = urlsplit(url)
-    if parts.scheme and "@" in parts.netloc:
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return url
-
-
-def _git_url(task: Task) -> str:
-    url = task.repo.git_url or ""
-    local = "://" not in url and not re.match(r"[^/]+:", url)
-    return str(find_path(url, task.folder).resolve()) if local else url
-
-
-def _mirror_path(task: Task, folder: Path) -> Path:
-    return folder / f"{digest_of(_git_url(task))[:24]}.git"
-
-
-def _mirror(task: Task, folder: Path) -> Path:
-    """A bare mirror of the task's repository that holds the wanted commit; fetched only when it does not."""
-    url, path = _git_url(task), _mirror_path(task, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = task.repo.start_commit_sha
-    with FileLock(f"{path}.lock"):
-        if path.exists() and wanted and _has_commit(path, wanted):
-            return path
-        try:
-            _fetch(url, path)
-        except SandboxFailed as exc:
-            raise ImageFailed(
-                f"{task.folder}/tb_meta.json: repo.git_url: cannot fetch {_origin(task)}: {exc}"
-            ) from None
-    return path
-
-
-def _fetch(url: str, path: Path) -> None:
-    import git  # heavy, and only tasks with a git_url need it
-
-    environ = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")}
-    try:
-        if path.exists():
-            repo = git.Repo(path)
-            with repo.git.custom_environment(**environ):
-                repo.git.fetch("--prune", "origin", kill_after_timeout=FETCH_LIMIT_S)
-        else:
-            with tempfile.TemporaryDirectory(prefix=".cloning-", dir=path.parent) as scratch:
-                git.Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
-                (Path(scratch) / "mirror").rename(path)
-    except git.GitError as exc:
-        raise SandboxFailed(_one_line(getattr(exc, "stderr", "") or str(exc)).removeprefix("stderr: ")) from None
-
-
-def _has_commit(mirror: Path, commit: str) -> bool:
-    with contextlib.suppress(ImageFailed):
-        return bool(re.fullmatch("[0-9a-f]{7,40}", commit)) and bool(_commit_id(mirror, commit))
-    return False
-
-
-def _commit_id(mirror: Path, revision: str) -> str:
-    return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", cwd=mirror)
-
-
-def _resolve_commit(task: Task, mirror: Path) -> str:
-    wanted = task.repo.start_commit_sha or task.repo.branch or "HEAD"
-    try:
-        return _commit_id(mirror, wanted)
-    except ImageFailed:
-        key = "start_commit_sha" if task.repo.start_commit_sha else "branch"
-        raise ImageFailed(f"{task.folder}/tb_meta.json: repo.{key}: {_origin(task)} has no {wanted}") from None
-
-
-def _check_out(mirror: Path, commit: str, sparse: tuple[str, ...], tree: Path) -> None:
-    _git("clone", "-q", "--shared", "--no-checkout", "--template=", str(mirror.resolve()), tree.name, cwd=tree.parent)
-    (tree / ".git/info").mkdir(exist_ok=True)
-    (tree / ".git/info/attributes").write_text(_ATTRIBUTES)
-    if sparse:
-        _git("sparse-checkout", "set", "--no-cone", "--end-of-options", *sparse, cwd=tree)
-    _git("checkout", "-q", "--detach", commit, cwd=tree)
-    shutil.rmtree(tree / ".git")
 
 
 def capture_patch(base_git: Path, tree: Path, outputs: Path) -> dict[str, Path]:
@@ -318,7 +196,7 @@ def capture_patch(base_git: Path, tree: Path, outputs: Path) -> dict[str, Path]:
         except subprocess.TimeoutExpired:
             raise SandboxFailed(f"capturing the patch took more than {HANDOUT_LIMIT_S:.0f} s") from None
         if done.returncode:
-            raise SandboxFailed(f"the patch could not be captured: {_one_line(done.stderr.decode(errors='replace'))}")
+            raise SandboxFailed(f"the patch could not be captured: {one_line(done.stderr.decode(errors='replace'))}")
         names = [name for name in ("diff.patch", "skipped.txt") if (Path(scratch) / name).exists()]
         return {name: (Path(scratch) / name).rename(outputs / name) for name in names}
 

@@ -292,7 +292,7 @@ def containers_of(stamps: set[str]) -> list[str]:
 
     client = docker.from_env()
     found = [
-        container.name
+        str(container.name)
         for stamp in stamps
         for container in client.containers.list(all=True, filters={"label": f"rollouts.batch={stamp}"})
     ]

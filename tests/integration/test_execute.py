@@ -15,7 +15,7 @@ import pytest
 
 from rollouts.backends import base
 from rollouts.backends.base import Backend, BoxPaths, Ended, Finding, Image, Job, JobResult, LogSink
-from rollouts.backends.local import Isolation
+from rollouts.backends.bubblewrap import Isolation
 from rollouts.config import Benchmark, DockerSettings
 from rollouts.errors import JobCancelled, SandboxFailed, StoreError
 from rollouts.execute import Finished, execute_run

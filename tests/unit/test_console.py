@@ -11,8 +11,8 @@ import pytest
 
 from rollouts import console as console_module
 from rollouts.backends.base import Finding
-from rollouts.batch import Plan
 from rollouts.console import RunConsole, show_batches, show_findings, show_plan, show_summary
+from rollouts.planning import Plan
 from rollouts.results import RunError, RunResult, Stage, Status
 from rollouts.summary import summarize_results
 from tests.samples import make_benchmark, make_result, make_spec, make_task

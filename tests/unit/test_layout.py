@@ -31,6 +31,8 @@ ORDER = (
     "backends.handout",
     "backends.owner",
     "backends.base",
+    "backends.bubblewrap",
+    "backends.processes",
     "backends.local",
     "backends.docker_images",
     "backends.docker",
@@ -41,8 +43,10 @@ ORDER = (
     "agents.replay",
     "agents.command",
     "agents",
+    "repositories",
     "workspace",
     "prepare",
+    "planning",
     "execute",
     "batch",
     "summary",
@@ -55,7 +59,7 @@ OWNERS = {
     "typer": ("cli",),
     "docker": ("backends.docker", "backends.docker_images"),
     "modal": ("backends.modal",),
-    "git": ("workspace",),
+    "git": ("repositories",),
     "tomli": ("config",),
 }
 """Who alone may import a library."""

@@ -58,9 +58,10 @@ class Image:
     base: str | None = None
     """The task's own base image; None means the backend's default."""
     dockerfile: Path | None = None
-    """Built instead of `base` when given, in its own folder, without `dockerfile_hidden`."""
+    """Built instead of `base` when given, with `dockerfile_context` but for `dockerfile_hidden`."""
+    dockerfile_context: Path | None = None
     dockerfile_hidden: tuple[str, ...] = ()
-    """Names beside the Dockerfile that must not reach the build: what is hidden from agents."""
+    """Names at the context's top that must not reach the build: what is hidden from agents."""
     dockerfile_digest: str = ""
     install: str | None = None
     """A shell command that installs the agent; one layer for all tasks that share a base."""

@@ -27,6 +27,8 @@ from rollouts.store import shown_path
 
 DEFAULT_USER = "1000:1000"
 IMAGE_LABEL = "rollouts.image"
+CHOSEN_DOCKERFILE = ".rollouts.Dockerfile"
+"""What a build reads, whatever else the context holds."""
 BUILD_TAIL_LINES = 8
 BUILDS_AT_ONCE = 2
 _BUILDER_WORDS = ("Step", " --->", "Removing")
@@ -75,7 +77,7 @@ class DockerImages:
             lines = f"FROM {parent}\nUSER root\nRUN {json.dumps(['sh', '-c', image.install])}\n"
             user = self._config(parent).get("User")
             lines += f"USER {user}\n" if user else ""
-            context = partial(_context, {"Dockerfile": lines.encode()})
+            context = partial(_context, {CHOSEN_DOCKERFILE: lines.encode()})
             identity = self._build(tag, context, sink, f"install of {image.install!r}")
             parent = tag
         tag = self._task_tag(image, identity)
@@ -139,7 +141,7 @@ class DockerImages:
                 try:
                     entries = self._api.build(
                         fileobj=tar, custom_context=True, tag=tag, rm=True, forcerm=True, decode=True,
-                        buildargs=buildargs, labels={IMAGE_LABEL: tag},
+                        buildargs=buildargs, labels={IMAGE_LABEL: tag}, dockerfile=CHOSEN_DOCKERFILE,
                     )  # fmt: skip
                     failure = _follow(entries, sink, log)
                 except APIError as exc:
@@ -180,16 +182,19 @@ def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) ->
 
 
 def _dockerfile_context(image: Image) -> IO[bytes]:
-    """The Dockerfile's folder, without what agents must not see and what its .dockerignore names."""
+    """The task's folder, without what agents must not see and what its .dockerignore names; and the Dockerfile."""
     assert image.dockerfile is not None
-    folder = image.dockerfile.parent
+    assert image.dockerfile_context is not None
+    folder = image.dockerfile_context
     ignored = folder / ".dockerignore"
     patterns = [line.strip() for line in ignored.read_text().splitlines()] if ignored.is_file() else []
     patterns = [line for line in patterns if line and not line.startswith("#")]
     out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=out, mode="w") as archive:
-        for name in sorted(exclude_paths(str(folder), [*patterns, *image.dockerfile_hidden], image.dockerfile.name)):
-            archive.add(folder / name, "Dockerfile" if name == image.dockerfile.name else name, recursive=False)
+        hidden = [".dockerignore", *image.dockerfile_hidden]  # last: no pattern of the task's own brings them back
+        for name in sorted(exclude_paths(str(folder), [*patterns, *hidden])):
+            archive.add(folder / name, name, recursive=False)
+        archive.add(image.dockerfile, CHOSEN_DOCKERFILE)
     out.seek(0)
     return out
 
@@ -207,7 +212,7 @@ def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
         f"USER {user}",
     ]
     files = {
-        "Dockerfile": "\n".join(lines).encode(),
+        CHOSEN_DOCKERFILE: "\n".join(lines).encode(),
         "tools/instructions.md": image.instructions.encode(),
         **{f"tools/{name}": sandbox_file(name).read_bytes() for name in BOX_TOOL_FILES},
     }

@@ -16,16 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from rollouts.backends.base import (
-    BOX_APP,
     BOX_HOME,
-    BOX_REPO,
     BOX_TOOLS,
     Backend,
     BoxPaths,
@@ -38,8 +34,10 @@ from rollouts.backends.base import (
     Watch,
     sandbox_file,
 )
+from rollouts.backends.bubblewrap import FIRST_BOX_UID, USER_UID, Isolation, bubblewrap, mounts, works
 from rollouts.backends.handout import Handout
 from rollouts.backends.owner import Owner
+from rollouts.backends.processes import kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
 
@@ -49,30 +47,8 @@ LOOK_EVERY_S = 0.25
 """How often a box's memory, its time and the wish to cancel are looked at."""
 PIPE_LIMIT_BYTES = 1024 * 1024
 """The most that a pipe may hold."""
-_ETC = (
-    "alternatives",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "nsswitch.conf",
-    "ssl",
-    "ca-certificates",
-)
-_ETC_OPEN = ("resolv.conf", "hosts", "services", "protocols")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAKEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/tmp", "/run", "/var/tmp", "/home")
-_FIRST_BOX_UID = 1_000_000_000
-_USER_UID = 1000
-
-
-class Isolation(StrEnum):
-    """How a box is closed off."""
-
-    ROOT = "bubblewrap, as a user of its own"
-    """Started by root: root makes the mounts, then each box runs as a user id that nobody else has."""
-    USER = "bubblewrap, in a user namespace"
-    NONE = "none"
 
 
 class LocalBackend(Backend):
@@ -93,7 +69,7 @@ class LocalBackend(Backend):
         if self._wanted is not None:
             return self._wanted
         candidates = [Isolation.ROOT, Isolation.USER] if os.getuid() == 0 else [Isolation.USER]
-        return next((kind for kind in candidates if _works(kind)), Isolation.NONE)
+        return next((kind for kind in candidates if works(kind)), Isolation.NONE)
 
     def check(self) -> None:
         """Nothing is needed; but no isolation is worth a warning."""
@@ -172,9 +148,9 @@ class LocalBackend(Backend):
         for name, content in job.files.items():
             (box / "tools/in" / name).write_bytes(content)
         if self.isolation is not Isolation.ROOT:
-            _write_users(box, _USER_UID)
+            _write_users(box, USER_UID)
             return None
-        uid = _FIRST_BOX_UID + int.from_bytes(hashlib.sha256(str(box).encode()).digest()[:4]) % 1_000_000_000
+        uid = FIRST_BOX_UID + int.from_bytes(hashlib.sha256(str(box).encode()).digest()[:4]) % 1_000_000_000
         for path in (box / "app", box / "tools", box / "home"):
             _give(path, uid)
         _write_users(box, uid)
@@ -201,8 +177,8 @@ class LocalBackend(Backend):
             dropped = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
             supervisor = [*dropped, "--bounding-set=-all", "--inh-caps=-all", *supervisor]
         return [
-            *_bubblewrap(self.isolation, job.network == "open"),
-            *_mounts(box, job.image),
+            *bubblewrap(self.isolation, job.network == "open"),
+            *mounts(box, job.image),
             "--",
             *limited,
             *supervisor,
@@ -215,7 +191,7 @@ class LocalBackend(Backend):
             with contextlib.suppress(FileNotFoundError):
                 owner = Owner.decode((box / "owner").read_text())
                 if owner is not None and owner.is_dead():
-                    _kill_marked(box.name)
+                    kill_marked(box.name)
                     _remove(box)
                     removed.append(str(box))
         return removed
@@ -292,7 +268,7 @@ class _BoxProcess:
 
     def _must_end(self, pid: int) -> bool:
         self._why = self._watch.overdue()
-        if _memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
+        if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
         return self._why is not None or self._backend._cancelled.is_set()
@@ -302,7 +278,7 @@ class _BoxProcess:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         if self._plain:
-            _kill_marked(self._box.name)
+            kill_marked(self._box.name)
         process.wait()
 
     def _result(self, returncode: int) -> JobResult:
@@ -326,77 +302,6 @@ class _BoxProcess:
             notes=(*handout.notes, *((self._why,) if self._why else ())),
             free=lambda: self._backend._free(self._box),
         )
-
-
-def _bubblewrap(isolation: Isolation, network: bool) -> list[str]:
-    options = ["--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid", "--unshare-uts"]
-    options += ["--unshare-cgroup-try", "--hostname", "sandbox"]
-    options += [] if network else ["--unshare-net"]
-    if isolation is Isolation.USER:
-        options += ["--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
-        options += ["--uid", str(_USER_UID), "--gid", str(_USER_UID)]
-    else:
-        options += ["--cap-drop", "ALL"]
-        for capability in ("SETUID", "SETGID", "SETPCAP"):
-            options += ["--cap-add", f"CAP_{capability}"]  # setpriv uses them up before the job starts
-    options += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/tmp", "/run", "/var/tmp"):
-        options += ["--perms", "1777", "--size", str(512 * 1024 * 1024), "--tmpfs", folder]
-    return ["bwrap", *options, *_system(network)]
-
-
-def _folders_above(*paths: str) -> list[str]:
-    """Mount points' parents are bubblewrap's own and closed to the box's user, unless they are made first."""
-    parents = {str(parent) for path in paths for parent in Path(path).parents if parent != Path("/")}
-    return [word for parent in sorted(parents) for word in ("--perms", "0755", "--dir", parent)]
-
-
-def _system(network: bool) -> list[str]:
-    """The machine's programs, read-only, and of /etc only what programs cannot do without."""
-    prefixes = sorted(prefix for prefix in {sys.prefix, sys.base_prefix} if not prefix.startswith("/usr"))
-    options = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/opt", "/opt"]
-    options += _folders_above("/etc/passwd", BOX_HOME, *prefixes)
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        path = Path("/", name)
-        if path.is_symlink():
-            options += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            options += ["--ro-bind", str(path), str(path)]
-    for name in (*_ETC, *(_ETC_OPEN if network else ())):
-        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for prefix in prefixes:
-        options += ["--ro-bind-try", prefix, prefix]
-    return options
-
-
-def _mounts(box: Path, image: Image) -> list[str]:
-    options = [
-        "--bind",
-        f"{box}/app",
-        BOX_APP,
-        "--bind",
-        f"{box}/home",
-        BOX_HOME,
-        "--ro-bind",
-        f"{box}/tools",
-        BOX_TOOLS,
-    ]
-    options += ["--bind", f"{box}/tools/out", f"{BOX_TOOLS}/out"]
-    for name in ("passwd", "group"):
-        options += ["--ro-bind", f"{box}/{name}", f"/etc/{name}"]
-    if image.workdir != BOX_REPO:
-        options += _folders_above(image.workdir)
-        options += ["--bind", f"{box}/app/repo", image.workdir]
-    return options
-
-
-def _works(isolation: Isolation) -> bool:
-    needed = ("bwrap", "setpriv") if isolation is Isolation.ROOT else ("bwrap",)
-    if not sys.platform.startswith("linux") or not all(map(shutil.which, needed)):
-        return False
-    dropped = ["setpriv", f"--reuid={_FIRST_BOX_UID}", "--clear-groups", "--bounding-set=-all"]
-    command = [*_bubblewrap(isolation, network=False), "--", *(dropped if isolation is Isolation.ROOT else []), "true"]
-    return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
 
 
 def _copy(tree: Path, target: Path) -> None:
@@ -424,48 +329,3 @@ def _remove(box: Path) -> None:
     if box.exists():
         subprocess.run(["chmod", "-R", "u+rwX", str(box)], capture_output=True)
         shutil.rmtree(box, ignore_errors=True)
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    pending = [pid]
-    while pending:
-        parent = pending.pop()
-        yield parent
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{parent}/task").iterdir():
-                pending += map(int, (thread / "children").read_text().split())
-
-
-def _memory_bytes(pid: int) -> int:
-    """What the box's processes hold for themselves alone."""
-    pages = 0
-    for each in _descendants(pid):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            _, resident, shared = Path(f"/proc/{each}/statm").read_text().split()[:3]
-            pages += int(resident) - int(shared)
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill every process that was started in that plain box, wherever it has gone since."""
-    wanted = f"ROLLOUTS_JOB={mark}".encode()
-    for _ in range(3):
-        found = [pid for pid in _process_ids() if wanted in _environ(pid)]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
-
-
-def _process_ids() -> list[int]:
-    with contextlib.suppress(OSError):
-        names = [path.name for path in Path("/proc").iterdir()]
-        return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
-    return []
-
-
-def _environ(pid: int) -> list[bytes]:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return []

@@ -1,0 +1,52 @@
+"""What this machine's processes hold, and how to end those of one box; read from /proc."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    pending = [pid]
+    while pending:
+        parent = pending.pop()
+        yield parent
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{parent}/task").iterdir():
+                pending += map(int, (thread / "children").read_text().split())
+
+
+def memory_bytes(pid: int) -> int:
+    """What the box's processes hold for themselves alone."""
+    pages = 0
+    for each in _descendants(pid):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            _, resident, shared = Path(f"/proc/{each}/statm").read_text().split()[:3]
+            pages += int(resident) - int(shared)
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that was started in that plain box, wherever it has gone since."""
+    wanted = f"ROLLOUTS_JOB={mark}".encode()
+    for _ in range(3):
+        found = [pid for pid in _process_ids() if wanted in _environ(pid)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _process_ids() -> list[int]:
+    with contextlib.suppress(OSError):
+        names = [path.name for path in Path("/proc").iterdir()]
+        return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+    return []
+
+
+def _environ(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []

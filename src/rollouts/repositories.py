@@ -1,0 +1,161 @@
+"""Git on the host: bare mirrors of tasks' repositories, and the tree of one commit out of them.
+
+Nothing of the user's or the machine's git configuration has a say in what a tree looks like.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from filelock import FileLock
+
+from rollouts.config import find_path
+from rollouts.digests import digest_of
+from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.tasks import Task
+
+FETCH_LIMIT_S = 1800
+ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !diff !eol\n"
+"""Files go into the base and into patches byte for byte, whatever the repository's own attributes ask for."""
+_SETTINGS = (
+    "core.fileMode=true",
+    "core.symlinks=true",
+    "core.autocrlf=false",
+    "core.protectNTFS=false",
+    "core.protectHFS=false",
+    "safe.directory=*",
+    "gc.auto=0",
+)
+_FIXED = {
+    "GIT_AUTHOR_NAME": "rollouts",
+    "GIT_AUTHOR_EMAIL": "rollouts@localhost",
+    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00+0000",
+    "GIT_COMMITTER_NAME": "rollouts",
+    "GIT_COMMITTER_EMAIL": "rollouts@localhost",
+    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
+}
+
+
+def run_git(*arguments: str, cwd: Path, limit_s: float = 300) -> str:
+    """One git command, whatever the machine's configuration; its output, or ImageFailed."""
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        **_FIXED,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CEILING_DIRECTORIES": str(cwd.resolve().parent),
+    }
+    options = [word for setting in _SETTINGS for word in ("-c", setting)]
+    try:
+        done = subprocess.run(
+            ["git", *options, *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=limit_s
+        )
+    except FileNotFoundError:
+        raise ImageFailed("git is not installed here; install it to prepare tasks") from None
+    except subprocess.TimeoutExpired:
+        raise ImageFailed(f"git {arguments[0]} took more than {limit_s:.0f} s") from None
+    if done.returncode:
+        raise ImageFailed(f"git {arguments[0]} failed: {one_line(done.stderr)}")
+    return done.stdout.strip()
+
+
+def one_line(text: str) -> str:
+    """What a command said, on one line, without credentials."""
+    return re.sub(r"(://)[^/@\s]+@", r"\1", " ".join(text.split()))[:500]
+
+
+def origin_of(task: Task) -> str:
+    """Where the source comes from, without user name or password."""
+    if task.part("repo"):
+        return str(task.folder / "repo")
+    url = task.repo.git_url or ""
+    parts = urlsplit(url)
+    if parts.scheme and "@" in parts.netloc:
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return url
+
+
+def _git_url(task: Task) -> str:
+    url = task.repo.git_url or ""
+    local = "://" not in url and not re.match(r"[^/]+:", url)
+    return str(find_path(url, task.folder).resolve()) if local else url
+
+
+def mirror_path(task: Task, folder: Path) -> Path:
+    """Where the mirror of the task's repository is or would be."""
+    return folder / f"{digest_of(_git_url(task))[:24]}.git"
+
+
+def mirror_of(task: Task, folder: Path) -> Path:
+    """A bare mirror of the task's repository that holds the wanted commit; fetched only when it does not."""
+    url, path = _git_url(task), mirror_path(task, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = task.repo.start_commit_sha
+    with FileLock(f"{path}.lock"):
+        if path.exists() and wanted and has_commit(path, wanted):
+            return path
+        try:
+            _fetch(url, path)
+        except SandboxFailed as exc:
+            raise ImageFailed(
+                f"{task.folder}/tb_meta.json: repo.git_url: cannot fetch {origin_of(task)}: {exc}"
+            ) from None
+    return path
+
+
+def _fetch(url: str, path: Path) -> None:
+    import git  # heavy, and only tasks with a git_url need it
+
+    environ = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")}
+    try:
+        if path.exists():
+            repo = git.Repo(path)
+            with repo.git.custom_environment(**environ):
+                repo.git.fetch("--prune", "origin", kill_after_timeout=FETCH_LIMIT_S)
+        else:
+            with tempfile.TemporaryDirectory(prefix=".cloning-", dir=path.parent) as scratch:
+                git.Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
+                (Path(scratch) / "mirror").rename(path)
+    except git.GitError as exc:
+        raise SandboxFailed(one_line(getattr(exc, "stderr", "") or str(exc)).removeprefix("stderr: ")) from None
+
+
+def has_commit(mirror: Path, commit: str) -> bool:
+    """Whether the mirror has that commit already."""
+    with contextlib.suppress(ImageFailed):
+        return bool(re.fullmatch("[0-9a-f]{7,40}", commit)) and bool(commit_id(mirror, commit))
+    return False
+
+
+def commit_id(mirror: Path, revision: str) -> str:
+    """The full name of a revision; raises ImageFailed when there is none."""
+    return run_git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", cwd=mirror)
+
+
+def resolve_commit(task: Task, mirror: Path) -> str:
+    """The commit that the task starts from."""
+    wanted = task.repo.start_commit_sha or task.repo.branch or "HEAD"
+    try:
+        return commit_id(mirror, wanted)
+    except ImageFailed:
+        key = "start_commit_sha" if task.repo.start_commit_sha else "branch"
+        raise ImageFailed(f"{task.folder}/tb_meta.json: repo.{key}: {origin_of(task)} has no {wanted}") from None
+
+
+def check_out(mirror: Path, commit: str, sparse: tuple[str, ...], tree: Path) -> None:
+    """Put the tree of one commit into a new folder, byte for byte as it is in the history, and no history with it."""
+    run_git(
+        "clone", "-q", "--shared", "--no-checkout", "--template=", str(mirror.resolve()), tree.name, cwd=tree.parent
+    )
+    (tree / ".git/info").mkdir(exist_ok=True)
+    (tree / ".git/info/attributes").write_text(ATTRIBUTES)
+    if sparse:
+        run_git("sparse-checkout", "set", "--no-cone", "--end-of-options", *sparse, cwd=tree)
+    run_git("checkout", "-q", "--detach", commit, cwd=tree)
+    shutil.rmtree(tree / ".git")
