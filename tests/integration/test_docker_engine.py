@@ -128,13 +128,16 @@ def test_an_image_without_git_ends_its_job_at_the_time_limit(lab: Lab, tmp_path:
 
 
 @needs_engine
-def test_a_dockerfile_cannot_see_what_is_hidden_from_agents(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["Dockerfile", "tests/Dockerfile", "docker/own.Dockerfile"])
+def test_a_dockerfile_cannot_see_what_is_hidden_from_agents(lab: Lab, tmp_path: Path, place: str) -> None:
     hidden = {"tests/test_it.py": b"x", "solution.patch": b"", "evaluate.sh": b"exit 0\n", "overrides.json": b"{}"}
     dockerfile = b"ARG BASE_IMAGE\nFROM $BASE_IMAGE\nCOPY . /everything\n"
-    beside = {"Dockerfile": dockerfile, ".dockerignore": b"!tests\n!solution.patch\n", "seen.txt": b"seen\n", **hidden}
-    ran = lab.run_job(lab.job("ls -A /everything; exit 0", image=make_image(tmp_path / "task", files=beside)))
+    beside = {place: dockerfile, ".dockerignore": b"!tests\n!solution.patch\n", "seen.txt": b"seen\n", **hidden}
+    image = make_image(tmp_path / "task", files=beside, environment={"dockerfile": place})
+    ran = lab.run_job(lab.job("ls -A /everything; exit 0", image=image))
     assert ran.result.exit_code == 0
-    assert sorted(ran.log.decode().split()) == [".dockerignore", "Dockerfile", "repo", "seen.txt"]
+    seen = {"repo", "seen.txt", ".rollouts.Dockerfile"} | ({place.split("/")[0]} - {"tests"})
+    assert set(ran.log.decode().split()) == seen
 
 
 @needs_engine

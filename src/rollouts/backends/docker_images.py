@@ -191,8 +191,8 @@ def _dockerfile_context(image: Image) -> IO[bytes]:
     patterns = [line for line in patterns if line and not line.startswith("#")]
     out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=out, mode="w") as archive:
-        hidden = [".dockerignore", *image.dockerfile_hidden]  # last: no pattern of the task's own brings them back
-        for name in sorted(exclude_paths(str(folder), [*patterns, *hidden])):
+        names = exclude_paths(str(folder), [*patterns, *image.dockerfile_hidden])  # last, so nothing brings them back
+        for name in sorted(names - {".dockerignore"}):  # the engine would apply it again, to our Dockerfile too
             archive.add(folder / name, name, recursive=False)
         archive.add(image.dockerfile, CHOSEN_DOCKERFILE)
     out.seek(0)
