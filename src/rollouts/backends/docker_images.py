@@ -25,6 +25,8 @@ from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed
 from rollouts.store import shown_path
 
+RECIPE = 1
+"""Part of every name: raise it when the way images are built changes."""
 DEFAULT_USER = "1000:1000"
 IMAGE_LABEL = "rollouts.image"
 CHOSEN_DOCKERFILE = ".rollouts.Dockerfile"
@@ -152,7 +154,7 @@ class DockerImages:
 
 
 def _tag(kind: str, *content: object) -> str:
-    return f"rollouts/{kind}:{digest_of(*content)[:24]}"
+    return f"rollouts/{kind}:{digest_of(RECIPE, *content)[:24]}"
 
 
 def _missing(name: str, reason: str) -> str:
