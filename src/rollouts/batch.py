@@ -1,5 +1,6 @@
 """A whole batch: from a benchmark file to a finished folder under `data/rollouts`."""
 
+import contextlib
 import os
 import platform
 import signal
@@ -56,30 +57,16 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
     if missing:
         raise ConfigError(*missing)
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
-    backend.check()
-    for box in backend.reap():
-        listener.warn(f"removed what a dead process left behind: {box}")
-    root.make()
-    preparation = Preparation(plan.benchmark, backend, root.cache)
-    check_commands(plan, preparation, backend)
-    require_one_image(plan, preparation, listener)
-    batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
-    listener.created(batch.folder, plan)
-    return _Running(plan, root, backend, preparation, batch, listener).run()
-
-
-def check_commands(plan: Plan, preparation: Preparation, backend: Backend) -> None:
-    """Each agent can say what it would run: a missing solution or recording is told before anything starts."""
-    found: dict[str, None] = {}
-    for spec in {(spec.task.digest, spec.agent, spec.replay, spec.rollout): spec for spec in plan.specs}.values():
-        try:
-            preparation.agent(spec).command(spec, backend.paths("check", preparation.image(spec)))
-        except ConfigError as exc:
-            found.update(dict.fromkeys(exc.mistakes))
-        except SandboxFailed:
-            continue  # a source that cannot be had is told with the images
-    if found:
-        raise ConfigError(*found)
+    with contextlib.closing(backend):
+        backend.check()
+        for box in backend.reap():
+            listener.warn(f"removed what a dead process left behind: {box}")
+        root.make()
+        preparation = Preparation(plan.benchmark, backend, root.cache)
+        require_one_image(plan, preparation, listener)
+        batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
+        listener.created(batch.folder, plan)
+        return _Running(plan, root, backend, preparation, batch, listener).run()
 
 
 def require_one_image(plan: Plan, preparation: Preparation, listener: Listener) -> None:

@@ -57,7 +57,22 @@ def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only:
         changes["parallel"] = parallel
     changes["tasks"] = tuple(_with_recording_found(entry, config) for entry in benchmark.tasks)
     benchmark = benchmark.model_copy(update=changes)
-    return Plan(config, benchmark, make_plan(benchmark, tasks, only), choose_backend(backend, os.environ, benchmark))
+    plan = Plan(config, benchmark, make_plan(benchmark, tasks, only), choose_backend(backend, os.environ, benchmark))
+    _check_agents(plan)
+    return plan
+
+
+def _check_agents(plan: Plan) -> None:
+    """A missing solution or recording is told before anything starts."""
+    agents = {name: open_agent(name, plan.benchmark) for name in {spec.agent for spec in plan.specs}}
+    found: dict[str, None] = {}
+    for spec in plan.specs:
+        try:
+            agents[spec.agent].check(spec)
+        except ConfigError as exc:
+            found.update(dict.fromkeys(exc.mistakes))
+    if found:
+        raise ConfigError(*found)
 
 
 def _with_recording_found(entry: TaskEntry, config: Path) -> TaskEntry:

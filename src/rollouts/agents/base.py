@@ -26,9 +26,12 @@ class Agent(ABC):
     env_names: tuple[str, ...] = ()
     """Variables of the user's environment that it needs; values are never kept."""
 
+    def check(self, spec: RunSpec) -> None:
+        """Raise ConfigError when the spec lacks what this agent needs; asked before anything starts."""
+
     @abstractmethod
     def command(self, spec: RunSpec, paths: BoxPaths) -> AgentCommand:
-        """What to run for that spec. Raises ConfigError when the spec lacks what this agent needs."""
+        """What to run for that spec."""
 
 
 def shell(script: str, **files: bytes) -> AgentCommand:

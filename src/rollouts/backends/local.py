@@ -12,6 +12,7 @@ import os
 import selectors
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -134,7 +135,8 @@ class LocalBackend(Backend):
     def _make_box(self, box: Path, job: Job) -> int | None:
         """Lay the folder out; returns the user id that it belongs to when that is not ours."""
         self._boxes.mkdir(mode=0o711, exist_ok=True)
-        if self._boxes.stat().st_uid != os.getuid():
+        state = self._boxes.lstat()  # the name can be guessed: neither another's folder nor a link is ours
+        if state.st_uid != os.getuid() or not stat.S_ISDIR(state.st_mode):
             raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
         box.mkdir(mode=0o700)
         (box / "owner").write_text(Owner.current().encode())
