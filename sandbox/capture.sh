@@ -10,14 +10,17 @@
 set -u
 base=$1 tree=$2 out=$3 largest_kb=${4:-51200}
 
-PATH=$PATH:/usr/local/bin:/usr/bin:/bin
+# Once more with nothing of the box's environment, and git told where everything is.
+if [ "${CAPTURING-}" != "$out" ]; then
+    exec env -i CAPTURING="$out" PATH="$PATH:/usr/local/bin:/usr/bin:/bin" HOME="$out" LC_ALL=C GIT_CONFIG_NOSYSTEM=1 \
+        GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 GIT_DIR="$base" GIT_INDEX_FILE="$out/index" \
+        GIT_OBJECT_DIRECTORY="$out/objects" GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0 sh "$0" "$@"
+fi
 clean_git() {
-    env -i PATH="$PATH" HOME="$out" LC_ALL=C GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 \
-        GIT_DIR="$base" GIT_WORK_TREE="$tree" GIT_INDEX_FILE="$out/index" GIT_OBJECT_DIRECTORY="$out/objects" \
-        GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0 \
-        git -c core.fileMode=true -c core.symlinks=true -c core.protectNTFS=false -c core.protectHFS=false \
-        -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.autocrlf=false -c core.fsmonitor=false \
-        -c core.untrackedCache=false -c core.hooksPath=/dev/null -c gc.auto=0 "$@"
+    git --work-tree="$tree" -c core.fileMode=true -c core.symlinks=true -c core.protectNTFS=false \
+        -c core.protectHFS=false -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null \
+        -c core.autocrlf=false -c core.fsmonitor=false -c core.untrackedCache=false -c core.hooksPath=/dev/null \
+        -c gc.auto=0 "$@"
 }
 
 # A folder that was moved away, or a link put in its place, is an empty tree: everything in it was deleted.
@@ -25,22 +28,23 @@ if [ -L "$tree" ] || [ ! -d "$tree" ]; then
     tree=$out/empty
     mkdir "$tree" || exit 1
 fi
-chmod u+rwx "$tree" 2>/dev/null
+[ -r "$tree" ] && [ -w "$tree" ] && [ -x "$tree" ] || chmod u+rwx "$tree" 2>/dev/null
 cd "$tree" || exit 1
 mkdir -p "$out/objects/info" && printf '%s\n' "$base/objects" >"$out/objects/info/alternates" || exit 1
 clean_git read-tree HEAD || exit 1
 
-# What the agent closed to its owner is opened again; find does so on its way down.
-find . -type d ! -perm -700 -exec chmod u+rwx {} \; -o -type f ! -perm -400 -exec chmod u+r {} + 2>/dev/null
-
-# Pipes, devices and huge files are left out: noted, taken away, and put back as they were in the base.
-find . -path ./.git -prune -o \( ! -type f ! -type d ! -type l -o -type f -size +"$largest_kb"k \) -exec sh -c '
-    printf "%s\0" "$@" >>"$0/left_out"
-    printf "%s\n" "$@" >>"$0/skipped.txt"
-    rm -f -- "$@"
-' "$out" {} +
+# One walk does it all. What the agent closed to its owner is opened again on the way down. Nested repositories lose
+# their .git. Pipes, devices and huge files are left out: noted, taken away, and put back as they were in the base.
+find . -type d ! -perm -700 -exec chmod u+rwx {} \; ! -type d \
+    -o -type f ! -perm -400 -exec chmod u+r {} \; ! -type f \
+    -o -path ./.git -prune \
+    -o -name .git -prune -exec rm -rf -- {} + \
+    -o \( ! -type f ! -type d ! -type l -o -type f -size +"$largest_kb"k \) -exec sh -c '
+        printf "%s\0" "$@" >>"$0/left_out"
+        printf "%s\n" "$@" >>"$0/skipped.txt"
+        rm -f -- "$@"
+    ' "$out" {} + 2>/dev/null
 [ ! -e "$out/left_out" ] || clean_git checkout-index -q -f -z --stdin <"$out/left_out" 2>/dev/null
-find . -name .git ! -path ./.git -prune -exec rm -rf -- {} + 2>/dev/null
 
 clean_git add -A --ignore-errors 2>"$out/errors"
 case $? in

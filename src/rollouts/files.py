@@ -14,17 +14,25 @@ from typing import Any
 
 from rollouts.errors import StoreError
 
+encode = json.JSONEncoder(ensure_ascii=False).encode
+"""One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Put `content` at `path`: readers find the old file or the new one, never a part."""
+
+def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Put `content` at `path`: readers find the old file or the new one, never a part.
+
+    Not `durable`: a power cut may lose it. For what can be derived again.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
     except OSError as exc:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -64,7 +72,7 @@ class Journal:
 
     def append(self, *events: dict[str, Any], sync: bool) -> None:
         """Add lines; with `sync` they are on disk when this returns. Either all are there or none."""
-        data = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events).encode()
+        data = "".join(encode(event) + "\n" for event in events).encode()
         with self._lock:
             start = os.fstat(self._descriptor).st_size
             try:

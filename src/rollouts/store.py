@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from rollouts.config import is_name
 from rollouts.errors import NotFoundError, StoreError
-from rollouts.files import Journal, read_journal, write_json, write_whole
+from rollouts.files import Journal, encode, read_journal, write_json, write_whole
 from rollouts.mistakes import did_you_mean
 from rollouts.plan import RunSpec
 from rollouts.results import RunResult, Status
@@ -37,9 +37,8 @@ def now() -> str:
 
 def shown_path(path: Path) -> str:
     """As files say it: relative to the current directory when below it, else absolute."""
-    absolute = Path(os.path.abspath(path))
-    here = Path.cwd()
-    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+    absolute, here = os.path.abspath(path), os.getcwd()  # noqa: PTH109 - texts: this is asked for every planned run
+    return absolute[len(here) :].lstrip("/") or "." if f"{absolute}/".startswith(f"{here}/") else absolute
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,8 @@ class Batch:
     def ended(self, result: RunResult) -> None:
         """An attempt came to its end. On disk for sure when this returns."""
         self._record({"event": "ended", "at": now(), "run": result.to_json()})
-        write_json(self.folder / "task_results" / f"{result.run_id}.json", result.to_json())
+        place = self.folder / "task_results" / f"{result.run_id}.json"
+        write_whole(place, f"{_text(result)}\n".encode(), durable=False)
 
     def close(self, *, finished: bool) -> None:
         """Bring everything derived up to date and give the batch back."""
@@ -242,16 +242,17 @@ class Batch:
         with self._lock:
             for run_id, result in self.state.results.items():
                 if run_id not in self._texts:
-                    self._texts[run_id] = _indented(result.to_json())
+                    self._texts[run_id] = _text(result, "    ")
             head = json.dumps(self.state._head(), indent=2, ensure_ascii=False)
             texts = [self._texts[run_id] for run_id in self.state.results]
         body = ",\n".join(texts)
         write_whole(self.folder / "manifest.json", f'{head[:-2]},\n  "results": [\n{body}\n  ]\n}}\n'.encode())
 
 
-def _indented(value: Mapping[str, Any]) -> str:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return "\n".join(f"    {line}" for line in text.split("\n"))  # not splitlines: it also cuts texts
+def _text(result: RunResult, indent: str = "") -> str:
+    """A result as JSON for people, a line per key. Line by line, because `json.dumps(indent=…)` is slow."""
+    lines = ",\n".join(f'{indent}  "{key}": {encode(value)}' for key, value in result.to_json().items())
+    return f"{indent}{{\n{lines}\n{indent}}}"
 
 
 def _claim_stamp(root: DataRoot, name: str) -> str:
