@@ -30,7 +30,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure, what it was made from, and its bound in the issue, if it has one."""
+    """One line of the table: a figure, what it was made from, and the bound it must keep, if it has one."""
 
     name: str
     value: float

@@ -4,10 +4,11 @@
 #
 #   supervise.sh --limit S --grace S --tools DIR --cwd DIR [--boxed] [--unpack] [--capture REPO] -- COMMAND...
 #
+# stdin begins with a line that holds the word which marks our lines as ours; the command never sees it.
 # stdout carries the handout (see backends/handout.py): begin · ended CODE HOW · note TEXT · file NAME SIZE · done.
 # stderr carries all output of the command, in the order it was written.
 #   --boxed   this box has a process namespace of its own, so every other process in it may be killed
-#   --unpack  a tar archive of the run's own files comes on stdin
+#   --unpack  a tar archive of the run's own files comes on stdin, behind the word
 #   --capture make diff.patch of REPO, when this image has git; without it the patch is made outside
 set -u
 limit= grace=5 tools= cwd= boxed= unpack= capture=
@@ -24,8 +25,10 @@ while [ "$1" != -- ]; do
     shift
 done
 shift
+PATH=$PATH:/usr/local/bin:/usr/bin:/bin # whatever the job's own variables say, we find our tools
 exec 3>&1 1>&2
-say() { printf '%s\n' "$*" >&3; }
+IFS= read -r word
+say() { printf '\n%s %s\n' "$word" "$*" >&3; }
 
 if [ -n "$unpack" ] && ! tar -xf - -C "$tools/in"; then
     say "note the run's files could not be unpacked"
@@ -54,7 +57,7 @@ else
 fi
 agent=$!
 trap end_agent USR1
-(sleep "$limit"; kill -s USR1 $$) </dev/null >/dev/null 2>&1 3>&- &
+(sleep "$limit" && kill -s USR1 $$) </dev/null >/dev/null 2>&1 3>&- &
 timer=$!
 wait "$agent" 2>/dev/null # some shells say "Terminated" here, which would pass for the command's last words
 code=$?

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 from rollouts import __version__
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend, LogSink
-from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, SandboxFailed
+from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, JobCancelled, SandboxFailed
 from rollouts.execute import execute_run
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
 from rollouts.prepare import Preparation
 from rollouts.results import RunResult, Status, exit_code_of
 from rollouts.schedule import Schedule
-from rollouts.store import Batch, DataRoot, shown_path
+from rollouts.store import Batch, DataRoot, refresh_abandoned, shown_path
 
 PREFETCHERS = 2
 """How many images are built at once, ahead of the runs that need them."""
@@ -62,6 +62,7 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
         for box in backend.reap():
             listener.warn(f"removed what a dead process left behind: {box}")
         root.make()
+        refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)
         require_one_image(plan, preparation, listener)
         batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
@@ -144,9 +145,14 @@ class _Running:
         begun = self._batch.started(run_id)
         self._listener.started(begun)
         folder = self._root.runs / run_id
-        finished = execute_run(spec, begun, folder, self._preparation, self._backend, _echo(self._listener, run_id))
-        again = self._wants_retry(finished.result, attempt)
-        self._batch.ended(finished.result)
+        echo = _echo(self._listener, run_id)
+        try:
+            finished = execute_run(spec, begun, folder, self._preparation, self._backend, echo)
+            again = self._wants_retry(finished.result, attempt)
+            self._batch.ended(finished.result)
+        except BaseException:  # nothing can be kept any more: there is no use in letting the others go on
+            self._backend.cancel()
+            raise
         finished.free()
         if again:
             self._listener.retrying(finished.result, self._plan.benchmark.retries - attempt + 1)
@@ -173,7 +179,7 @@ class _Running:
                     return
                 try:
                     self._preparation.ready(spec, _build_echo(self._listener, spec))
-                except SandboxFailed:
+                except (SandboxFailed, JobCancelled):
                     continue  # the runs that need it say so
 
         for number in range(PREFETCHERS):
@@ -191,8 +197,14 @@ class _Running:
             self._signal = number
             self._schedule.stop()
             self._backend.cancel()
+            self._listener.warn("stopping: open sandboxes are ended and their patches kept; again to leave at once")
 
-        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        handled = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup: what is to be ignored stays so
+        ]
+        previous = {number: signal.signal(number, handle) for number in handled}
 
         def restore() -> None:
             for number, old in previous.items():

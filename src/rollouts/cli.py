@@ -14,7 +14,7 @@ import typer
 
 from rollouts import __version__
 from rollouts.errors import ExitCode, RolloutsError
-from rollouts.terminal import printable
+from rollouts.terminal import printable, silence
 
 if TYPE_CHECKING:
     from rollouts.store import DataRoot
@@ -201,17 +201,40 @@ def _exit(code: ExitCode) -> NoReturn:
 
 def main() -> NoReturn:
     """The console script. The one place that catches `RolloutsError`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - open until the end
+    code = _run_app()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)  # `| head` has seen enough
+    except OSError as exc:
+        code = code or _say_stdout_failed(exc)
+    sys.exit(code)
+
+
+def _run_app() -> int:
     try:
         app()
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(ExitCode.OK)
     except RolloutsError as exc:
         print(printable(str(exc)), file=sys.stderr)
-        sys.exit(int(exc.exit_code))
+        return int(exc.exit_code)
     except KeyboardInterrupt:
-        sys.exit(int(ExitCode.INTERRUPTED))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(int(ExitCode.OK))
-    sys.exit(int(ExitCode.OK))
+        return int(ExitCode.INTERRUPTED)
+    except OSError as exc:
+        if exc.filename is not None:
+            raise
+        return int(ExitCode.OK) if isinstance(exc, BrokenPipeError) else _say_stdout_failed(exc)
+    return int(ExitCode.OK)
+
+
+def _say_stdout_failed(exc: OSError) -> int:
+    silence(sys.stdout)
+    print(f"stdout: {exc.strerror}", file=sys.stderr)
+    return int(ExitCode.NONE_SUCCEEDED)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,20 @@ user reads after "expected", so it names the whole expectation.
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 import tomli
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from rollouts.errors import ConfigError
 from rollouts.mistakes import deeper_than, did_you_mean, mistakes, read_text, show
@@ -87,6 +95,12 @@ def _checked_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     return variables
 
 
+def _checked_agent_names(agents: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in agents:
+        _check(is_name(name), f"expected each agent's name to be {NAME_EXPECTED}, got {show(name)}")
+    return agents
+
+
 def _checked_host(hosts: tuple[str, ...]) -> tuple[str, ...]:
     _check(all(re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", host) for host in hosts))
     return hosts
@@ -121,9 +135,9 @@ class Model(BaseModel):
 class Limits(Model):
     """What one sandbox may use."""
 
-    cpus: Annotated[float, _described("a number of CPUs above 0", gt=0, le=1024, allow_inf_nan=False)] = 2.0
-    memory_mb: Annotated[int, _described("an integer of at least 32, in megabytes", ge=32)] = 4096
-    pids: Annotated[int, _described("an integer of at least 16", ge=16)] = 512
+    cpus: Annotated[float, _described("a number of CPUs from 0.01 to 1024", ge=0.01, le=1024)] = 2.0
+    memory_mb: Annotated[int, _described("an integer from 32 to 16777216, in megabytes", ge=32, le=16777216)] = 4096
+    pids: Annotated[int, _described("an integer from 16 to 4194304", ge=16, le=4194304)] = 512
 
 
 class Network(Model):
@@ -183,6 +197,13 @@ class TaskEntry(Model):
     overrides: Annotated[str, _described("the path of a JSON file"), AfterValidator(_checked_text)] | None = None
     environment_variables: Environment = Field(default_factory=dict)
 
+    @field_validator("models")
+    @classmethod
+    def _one_model_once(cls, models: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        _check(models is None or info.data.get("model") is None, "give model or models, not both")
+        _check(models is None or len(set(models)) == len(models), f"the same model twice, got {show(models)}")
+        return models
+
 
 class Benchmark(Model):
     """A benchmark file, checked."""
@@ -200,7 +221,9 @@ class Benchmark(Model):
     network: Network = Network()
     budget: Budget = Budget()
     docker: DockerSettings = DockerSettings()
-    agents: Annotated[Mapping[str, AgentTable], _described("tables [agents.NAME]")] = Field(default_factory=dict)
+    agents: Annotated[
+        Mapping[str, AgentTable], _described("tables [agents.NAME]"), AfterValidator(_checked_agent_names)
+    ] = Field(default_factory=dict)
     tasks: Annotated[
         tuple[TaskEntry, ...], _described("one or more [[tasks]] tables", min_length=1), Field(strict=False)
     ]
@@ -231,13 +254,9 @@ def load_benchmark(path: Path) -> Benchmark:
     data = _parse_toml(path)
     data.setdefault("name", path.stem)
     try:
-        benchmark = Benchmark.model_validate(data)
+        return Benchmark.model_validate(data)
     except ValidationError as exc:
         raise ConfigError(*(f"{path}: {line}" for line in mistakes(exc, Benchmark))) from None
-    found = [f"{path}: {mistake}" for mistake in _cross_checks(benchmark)]
-    if found:
-        raise ConfigError(*found)
-    return benchmark
 
 
 def _parse_toml(path: Path) -> dict[str, Any]:
@@ -251,18 +270,6 @@ def _parse_toml(path: Path) -> dict[str, Any]:
     if deeper_than(data, MAX_DEPTH):
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
     return data
-
-
-def _cross_checks(benchmark: Benchmark) -> Iterator[str]:
-    for name in benchmark.agents:
-        if not is_name(name):
-            yield f"agents.{show(name)}: expected {NAME_EXPECTED}"
-    for index, entry in enumerate(benchmark.tasks):
-        where = f"tasks[{index}]"
-        if entry.model is not None and entry.models is not None:
-            yield f"{where}.models: give model or models, not both"
-        if entry.models and len(set(entry.models)) != len(entry.models):
-            yield f"{where}.models: the same model twice, got {show(list(entry.models))}"
 
 
 def choose_backend(option: str | None, environ: Mapping[str, str], benchmark: Benchmark) -> str:

@@ -5,7 +5,6 @@ What comes out of a sandbox is hostile: control characters are shown, never obey
 
 import contextlib
 import io
-import os
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from rollouts.planning import Plan
 from rollouts.results import RunResult, Status
 from rollouts.store import shown_path
 from rollouts.summary import SummaryRow
-from rollouts.terminal import printable
+from rollouts.terminal import printable, silence
 
 HEARTBEAT_S = 30.0
 """How often a plain log says that things go on."""
@@ -41,7 +40,8 @@ class RunConsole:
         self._live: Live | None = None
         self._total = self._completed = 0
         self._parallel = 1
-        self._began = self._last_word = time.monotonic()
+        self._began = time.monotonic()
+        self._closed = threading.Event()
         self._running: dict[str, tuple[RunResult, float]] = {}
         self._partial: dict[str, bytes] = {}
         self._built: set[str] = set()
@@ -69,10 +69,12 @@ class RunConsole:
         if self._verbosity == 0:
             self._say("[rollouts] Running in quiet mode - use -vv for full output")
         self._say(f"[rollouts] Starting {self._total} tasks with parallel={plan.parallel}")
-        self._began = self._last_word = time.monotonic()
+        self._began = time.monotonic()
         if self._verbosity == 0 and self._out.is_terminal:
             self._live = Live(get_renderable=self._board, console=self._out, refresh_per_second=8, transient=True)
             self._live.start()
+        elif self._verbosity == 0:
+            threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def started(self, result: RunResult) -> None:
         """A run begins."""
@@ -96,7 +98,6 @@ class RunConsole:
             self._say(f"{said} {self._progress()}")
         else:
             self._say(f"{'✓' if fine else '✗'} {said}")
-        self._heartbeat()
 
     def retrying(self, result: RunResult, attempts_left: int) -> None:
         """A fault of the machine: the run waits for another try."""
@@ -124,6 +125,7 @@ class RunConsole:
 
     def close(self, results: Sequence[RunResult] | None) -> None:
         """The last line. None: the batch never began."""
+        self._closed.set()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -153,12 +155,10 @@ class RunConsole:
             return None
         return (time.monotonic() - self._began) / self._completed * (self._total - self._completed)
 
-    def _heartbeat(self) -> None:
-        with self._lock:
-            due = time.monotonic() - self._last_word > HEARTBEAT_S
-            if due and self._live is None and self._verbosity == 0:
-                self._last_word = time.monotonic()
-                self._say(self._running_line())
+    def _beat(self) -> None:
+        """In a plain log, say from time to time that things go on, however long the runs take."""
+        while not self._closed.wait(HEARTBEAT_S):
+            self._say(self._running_line())
 
     def _running_line(self) -> str:
         left = self._seconds_left()
@@ -191,7 +191,10 @@ class RunConsole:
         with self._lock:
             if self._live is not None:
                 console = self._out  # it knows how to write above the board
-            console.print(Text(text), soft_wrap=True)
+            try:
+                console.print(Text(text), soft_wrap=True)
+            except OSError:
+                console.on_broken_pipe()  # a full disk behind `run >log` must not end the batch
 
 
 class _Console(Console):
@@ -200,8 +203,8 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Say nothing more; not even what is still buffered when Python ends."""
         self.quiet = True
-        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), self.file.fileno())
+        with contextlib.suppress(OSError):
+            silence(self.file)
 
 
 def _console(stream: TextIO) -> Console:

@@ -1,9 +1,9 @@
 """One run, start to end. The one place that turns an exception into a result, with the stage it happened in."""
 
 import contextlib
-import logging
 import os
 import shutil
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,12 +18,11 @@ from rollouts.results import RunError, RunResult, Stage, Status
 from rollouts.store import now
 from rollouts.workspace import Changes, capture_patch, count_changes, repo_info
 
-log = logging.getLogger(__name__)
-
 LAST_WORDS_BYTES = 4096
 _STATUS = {
     Ended.TIMEOUT: Status.TIMEOUT,
     Ended.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
+    Ended.CANCELLED: Status.CANCELLED,
 }
 
 
@@ -100,8 +99,9 @@ def execute_run(
             run.close()
         free()
         raise
-    except Exception as exc:  # one run's trouble must not stop the others
-        log.debug("%s failed in %s", begun.run_id, stage.value, exc_info=exc)
+    except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
+        if not isinstance(exc, SandboxFailed):
+            run.note("".join(traceback.format_exception(exc)))
         result = _failed(begun, stage, exc, secrets)
     result = replace(result, finished_at=now())
     if result.error:
@@ -129,6 +129,7 @@ def _scrubbed(sink: LogSink, secrets: tuple[str, ...]) -> LogSink:
 
 
 def _job(spec: RunSpec, begun: RunResult, preparation: Preparation, backend: Backend, run: RunFolder) -> Job:
+    batch = f"{preparation.benchmark.name}/{begun.run_id.rpartition('-')[0]}"
     image, agent = preparation.image(spec), preparation.agent(spec)
     job_id = f"{begun.run_id}.{begun.attempt}"
     command = agent.command(spec, backend.paths(job_id, image))
@@ -136,7 +137,7 @@ def _job(spec: RunSpec, begun: RunResult, preparation: Preparation, backend: Bac
     return Job(
         job_id=job_id,
         run_id=begun.run_id,
-        batch=begun.run_id.rpartition("-")[0],
+        batch=batch,
         image=image,
         argv=command.argv,
         env={"ROLLOUTS_MODEL": spec.model, **passed, **command.env, **spec.env},
@@ -185,20 +186,23 @@ def _finished(begun: RunResult, ended: JobResult, changes: Changes | None) -> Ru
         launch_rc=ended.exit_code,
         duration_s=round(ended.duration_s, 3),
         changes=asdict(changes) if changes else None,
-        error=None if status is Status.LAUNCHED else RunError(Stage.AGENT, status, _what_happened(status, ended)),
+        error=_what_happened(status, ended),
     )
 
 
-def _what_happened(status: Status, ended: JobResult) -> str:
+def _what_happened(status: Status, ended: JobResult) -> RunError | None:
     match status:
+        case Status.LAUNCHED | Status.CANCELLED:
+            return None
         case Status.TIMEOUT:
-            return f"the agent was ended at its time limit, after {ended.duration_s:.1f} s"
+            message = f"the agent was ended at its time limit, after {ended.duration_s:.1f} s"
         case Status.OUT_OF_MEMORY:
-            return "the sandbox ran out of memory"
+            message = "the sandbox ran out of memory"
         case _ if ended.exit_code is None:
-            return "the agent ended its own sandbox"
+            message = ended.notes[-1] if ended.notes else "the agent ended its own sandbox"
         case _:
-            return f"the agent exited with {ended.exit_code}"
+            message = f"the agent exited with {ended.exit_code}"
+    return RunError(Stage.AGENT, status, message)
 
 
 def _failed(begun: RunResult, stage: Stage, exc: Exception, secrets: tuple[str, ...]) -> RunResult:

@@ -1,12 +1,17 @@
 """A run's log files: written as output comes, capped in size with head and tail kept, and free of known secrets."""
 
+import json
 import os
 import threading
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
+SHORTEST_SECRET = 6
+"""Shorter values would be found in text that has nothing to do with them."""
 _HIDDEN = b"[secret]"
 
 
@@ -72,11 +77,22 @@ class LogFile:
                 left -= len(part)
 
 
+def _forms(secret: str) -> Iterator[bytes]:
+    """A secret as it may turn up: plain, escaped for a URL or JSON, or somewhere within base64."""
+    plain = secret.encode()
+    yield from (plain, quote(secret, safe="").encode(), json.dumps(secret)[1:-1].encode())
+    for offset, cut in ((0, 0), (1, 2), (2, 3)):
+        coded = b64encode(bytes(offset) + plain).rstrip(b"=")
+        whole = coded[cut : len(coded) - ((len(plain) + offset) % 3 != 0)]
+        yield from (whole, whole.translate(bytes.maketrans(b"+/", b"-_")))
+
+
 class Scrubber:
     """Replaces known secret values in a stream, also where one is split over two pieces."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = sorted((secret.encode() for secret in secrets if len(secret) >= 6), key=len, reverse=True)
+        forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
+        self._secrets = sorted(forms, key=len, reverse=True)
         self._held = b""
         self.replaced = 0
         """How many were found so far."""

@@ -5,6 +5,7 @@ Shared by everything that reads users' files. Turns pydantic's errors into prose
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +26,7 @@ def read_text(path: Path, what: str, limit: int = MAX_FILE_BYTES) -> str:
             raise FileNotFoundError
         if path.stat().st_size > limit:
             raise ConfigError(f"{path}: {what} may have at most {limit:,} bytes, this has {path.stat().st_size:,}")
-        return path.read_bytes().decode()
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         problem = "is not a file" if path.exists() else f"no such file{did_you_mean_path(path)}"
         raise ConfigError(f"{path}: {problem}") from None
@@ -93,6 +94,8 @@ def mistakes(error: ValidationError, model: type[BaseModel]) -> list[str]:
             problem = str(item["ctx"]["error"])
         else:
             problem = f"expected {expected}, got {show(item['input'])}"
+            if item["type"] == "literal_error":
+                problem += did_you_mean(str(item["input"]), re.findall("'([^']+)'", item["ctx"]["expected"]))
         lines.setdefault(_spell(loc), f"{_spell(loc)}: {problem}")
     return list(lines.values())
 

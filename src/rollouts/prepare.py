@@ -17,8 +17,8 @@ class Preparation:
     """Makes sources and images on demand. Safe to ask from many threads; the first does the work."""
 
     def __init__(self, benchmark: Benchmark, backend: Backend, cache: Path) -> None:
-        self._benchmark, self._backend, self._cache = benchmark, backend, cache
-        self._once = Once()
+        self.benchmark, self._backend, self._cache = benchmark, backend, cache
+        self._once = Once(backend.cancelled)
         self._lock = threading.Lock()
         self._sources: dict[str, Source] = {}
         self._images: dict[tuple[str, str], Image] = {}
@@ -28,7 +28,7 @@ class Preparation:
         """Who tries."""
         with self._lock:
             if spec.agent not in self._agents:
-                self._agents[spec.agent] = open_agent(spec.agent, self._benchmark)
+                self._agents[spec.agent] = open_agent(spec.agent, self.benchmark)
             return self._agents[spec.agent]
 
     def source(self, task: Task) -> Source:
@@ -72,7 +72,7 @@ def image_of(task: Task, source: Source, install: str | None) -> Image:
         dockerfile=dockerfile,
         dockerfile_context=task.folder,
         dockerfile_hidden=HIDDEN_FROM_AGENTS,
-        dockerfile_digest=digest_of(dockerfile.read_text(), context) if dockerfile else "",
+        dockerfile_digest=digest_of(dockerfile.read_bytes().hex(), context) if dockerfile else "",
         install=install,
         overlay=overlay,
         overlay_digest=digest_folder(overlay),

@@ -101,15 +101,15 @@ def mirror_of(task: Task, folder: Path) -> Path:
         if path.exists() and wanted and has_commit(path, wanted):
             return path
         try:
-            _fetch(url, path)
-        except SandboxFailed as exc:
-            raise ImageFailed(
-                f"{task.folder}/tb_meta.json: repo.git_url: cannot fetch {origin_of(task)}: {exc}"
-            ) from None
+            _fetch(url, origin_of(task), path)
+        except SandboxFailed as exc:  # stays one: a host may be out of reach for a while
+            where = f"{task.folder}/tb_meta.json: repo.git_url"
+            raise SandboxFailed(f"{where}: cannot fetch {origin_of(task)}: {exc}") from None
     return path
 
 
-def _fetch(url: str, path: Path) -> None:
+def _fetch(url: str, shown: str, path: Path) -> None:
+    """Make or update a mirror. Credentials in the URL are used, and kept nowhere."""
     import git  # heavy, and only tasks with a git_url need it
 
     environ = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")}
@@ -117,10 +117,11 @@ def _fetch(url: str, path: Path) -> None:
         if path.exists():
             repo = git.Repo(path)
             with repo.git.custom_environment(**environ):
-                repo.git.fetch("--prune", "origin", kill_after_timeout=FETCH_LIMIT_S)
+                repo.git.fetch("--prune", url, "+refs/*:refs/*", kill_after_timeout=FETCH_LIMIT_S)
         else:
             with tempfile.TemporaryDirectory(prefix=".cloning-", dir=path.parent) as scratch:
-                git.Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
+                mirror = git.Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
+                mirror.git.remote("set-url", "origin", shown)
                 (Path(scratch) / "mirror").rename(path)
     except git.GitError as exc:
         raise SandboxFailed(one_line(getattr(exc, "stderr", "") or str(exc)).removeprefix("stderr: ")) from None

@@ -4,7 +4,9 @@
 and written whole; so the same fold gives the same manifest after a crash as it gave while running.
 """
 
+import contextlib
 import json
+import logging
 import os
 import re
 import threading
@@ -23,6 +25,8 @@ from rollouts.files import Journal, encode, read_journal, write_json, write_whol
 from rollouts.mistakes import did_you_mean
 from rollouts.plan import RunSpec
 from rollouts.results import RunResult, Status
+
+log = logging.getLogger(__name__)
 
 SCHEMA = 1
 MANIFEST_EVERY_S = 1.0
@@ -102,8 +106,11 @@ class BatchState:
     def load(folder: Path) -> "BatchState":
         """Fold a batch's journal."""
         state = BatchState()
-        for event in read_journal(folder / "events.jsonl"):
-            state.apply(event)
+        try:
+            for event in read_journal(folder / "events.jsonl"):
+                state.apply(event)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise StoreError(f"{folder}/events.jsonl: the journal is damaged") from None
         if not state.header:
             raise StoreError(f"{folder}/events.jsonl: the batch was never fully made")
         return state
@@ -274,6 +281,23 @@ def _claim_stamp(root: DataRoot, name: str) -> str:
     raise StoreError(f"{root.runs}: no free stamp within the next hour")
 
 
+def refresh_abandoned(root: DataRoot) -> None:
+    """Bring up to date what a process that died left behind its journal. Batches at work are left alone."""
+    for place in batches(root):
+        manifest, journal = place.folder / "manifest.json", place.folder / "events.jsonl"
+        if not journal.exists() or journal.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
+            continue
+        with contextlib.suppress(Timeout, StoreError), FileLock(place.folder / ".lock", timeout=0):
+            state = BatchState.load(place.folder)
+            for result in state.results.values():
+                place_of = place.folder / "task_results" / f"{result.run_id}.json"
+                if result.status.is_end and not place_of.exists():
+                    write_whole(place_of, f"{_text(result)}\n".encode(), durable=False)
+            run_dirs = [result.run_dir for result in state.results.values()]
+            write_whole(place.folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
+            write_json(manifest, state.manifest())
+
+
 @dataclass(frozen=True)
 class BatchPlace:
     """A batch on disk, found by name."""
@@ -330,7 +354,11 @@ def describe_batches(root: DataRoot, name: str | None) -> list[dict[str, Any]]:
         find_batch(root, name)
     rows = []
     for place in batches(root, name):
-        state = BatchState.load(place.folder)
+        try:
+            state = BatchState.load(place.folder)
+        except StoreError as exc:
+            log.warning("%s", exc)  # one damaged batch must not hide the others
+            continue
         counts = Counter(result.status for result in state.results.values())
         rows.append({
             "name": place.name,

@@ -24,7 +24,6 @@ from rollouts.tasks import (
     PathPattern,
     Repo,
     Task,
-    merged,
 )
 
 META_LIMIT_BYTES = 16 * 1024 * 1024
@@ -56,12 +55,10 @@ class Overrides(Part):
         tuple[PathPattern, ...], Field(description="a list of paths, folders with a final /, or globs", strict=False)
     ] = ()
     inject_files: Annotated[tuple[InjectedFile, ...], Field(description="a list of {path, content}", strict=False)] = ()
-    repo: Annotated[Mapping[str, Any], Field(description="a table of keys of repo")] = Field(default_factory=dict)
+    repo: Repo = Repo()
     lm_instructions: Text | None = None
     environment_variables: Environment = Field(default_factory=dict)
-    evaluation: Annotated[Mapping[str, Any], Field(description="a table of keys of evaluation")] = Field(
-        default_factory=dict
-    )
+    evaluation: Evaluation = Evaluation()
 
 
 def load_task(folder: Path, *, apply_overrides: bool = True, overrides: Path | None = None) -> Task:
@@ -71,26 +68,34 @@ def load_task(folder: Path, *, apply_overrides: bool = True, overrides: Path | N
         raise ConfigError(f"{folder}: {problem}")
     if not str(folder).isprintable():
         raise ConfigError(f"{str(folder)!a}: expected a folder whose name can be printed")
+    try:
+        return _load(folder, _overrides_path(folder, overrides) if apply_overrides else None)
+    except OSError as exc:
+        raise ConfigError(f"{exc.filename or folder}: cannot be read: {exc.strerror}") from None
+
+
+def _load(folder: Path, used: Path | None) -> Task:
+    found: list[str] = []
     meta_path = folder / "tb_meta.json"
-    meta = _parse(meta_path, Meta, "a task's description")
-    used = _overrides_path(folder, overrides) if apply_overrides else None
-    over = _parse(used, Overrides, "overrides") if used else Overrides()
-    repo = _remade(Repo, merged(over.repo, meta.repo), used, "repo")
-    evaluation = _remade(Evaluation, merged(over.evaluation, meta.evaluation), used, "evaluation")
+    meta, over = _parse(meta_path, Meta, "a task's description", found), Overrides()
+    if used is not None:
+        over = _parse(used, Overrides, "overrides", found) or over
+    if meta is None or found:
+        raise ConfigError(*found)
     task = Task(
         folder=folder,
         task_id=meta.task_id,
         title=meta.metadata.title or meta.task_id,
         tags=meta.metadata.tags,
         instructions=over.lm_instructions or _instructions(folder, meta),
-        repo=repo,
-        evaluation=evaluation,
+        repo=_overridden(meta.repo, over.repo),
+        evaluation=_overridden(meta.evaluation, over.evaluation),
         environment=meta.environment,
         remove_repo_paths=over.remove_repo_paths,
         inject_files=over.inject_files,
         environment_variables=over.environment_variables,
         overrides=used,
-        digest=digest_of(digest_folder(folder), used.read_text() if used else None),
+        digest=digest_of(digest_folder(folder), used.read_bytes().hex() if used else None),
     )
     found = _cross_checks(task, meta_path)
     if found:
@@ -115,9 +120,21 @@ def load_tasks(benchmark: Benchmark, config: Path) -> list[list[Task]]:
                         loaded[key] = load_task(folder, apply_overrides=entry.apply_overrides, overrides=explicit)
                     tasks.append(loaded[key])
         entries.append(tasks)
+    found += _shared_ids({task.folder: task.task_id for tasks in entries for task in tasks}, config)
     if found:
         raise ConfigError(*found)
     return entries
+
+
+def _shared_ids(ids: Mapping[Path, str], config: Path) -> list[str]:
+    """Results are told apart by task_id, so two folders must not share one."""
+    first: dict[str, Path] = {}
+    found = []
+    for folder, task_id in ids.items():
+        other = first.setdefault(task_id, folder)
+        if other.resolve() != folder.resolve():
+            found.append(f"{config}: {folder}/tb_meta.json: task_id: {task_id} is also that of {other}")
+    return found
 
 
 @contextlib.contextmanager
@@ -157,26 +174,42 @@ def _instructions(folder: Path, meta: Meta) -> str:
     return text
 
 
-def _parse(path: Path, model: type[Parsed], what: str) -> Parsed:
-    text = read_text(path, what, META_LIMIT_BYTES)
+def _parse(path: Path, model: type[Parsed], what: str, found: list[str]) -> Parsed | None:
+    """The file's content; None when it has mistakes, which are added to `found`."""
     try:
-        data = json.loads(text)
+        data = _json(path, what)
+    except ConfigError as exc:
+        found += exc.mistakes
+        return None
+    wrong, parsed = _misspelt(data, model), None
+    try:
+        parsed = model.model_validate(data)
+    except ValidationError as exc:
+        wrong += mistakes(exc, model)
+    found += [f"{path}: {line}" for line in wrong]
+    return parsed
+
+
+def _json(path: Path, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(read_text(path, what, META_LIMIT_BYTES))
+        json.dumps(data, ensure_ascii=False).encode()
     except json.JSONDecodeError as exc:
         raise ConfigError(f"{path}: not valid JSON: {exc.msg} (at line {exc.lineno}, column {exc.colno})") from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path}: holds half a character (a lone surrogate), which is no text") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a JSON object")
     if deeper_than(data, MAX_DEPTH):
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
-    found = _misspelt(data, model)
-    try:
-        parsed = model.model_validate(data)
-    except ValidationError as exc:
-        found += mistakes(exc, model)
-    if found:
-        raise ConfigError(*(f"{path}: {line}" for line in found))
-    return parsed
+    return data
+
+
+def _overridden(under: Parsed, over: Parsed) -> Parsed:
+    """`under` with the keys that `over` names in place of its own."""
+    return under.model_copy(update={name: getattr(over, name) for name in over.model_fields_set})
 
 
 def _misspelt(data: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -191,18 +224,6 @@ def _misspelt(data: Mapping[str, Any], model: type[BaseModel], prefix: str = "")
         if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
             found += _misspelt(value, inner, f"{prefix}{key}.")
     return found
-
-
-def _remade(model: type[Parsed], data: dict[str, Any], path: Path | None, key: str) -> Parsed:
-    """The model again, with an override's keys in it."""
-    found = _misspelt(data, model, f"{key}.")
-    try:
-        remade = model.model_validate(data)
-    except ValidationError as exc:
-        found += [f"{key}.{line}" for line in mistakes(exc, model)]
-    if found:
-        raise ConfigError(*(f"{path}: {line}" for line in found))
-    return remade
 
 
 def _cross_checks(task: Task, meta_path: Path) -> list[str]:

@@ -4,7 +4,6 @@ The folder format is read in `task_folder.py`; other formats get readers of thei
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -52,7 +51,8 @@ def _checked_revision(text: str) -> str:
 def _checked_workdir(text: str) -> str:
     path = PurePosixPath(text)
     if (
-        not path.is_absolute()
+        not text.isprintable()
+        or not path.is_absolute()
         or ".." in path.parts
         or len(path.parts) < 2
         or path.parts[1] in ("rollouts", "proc", "dev")
@@ -205,9 +205,5 @@ class Task:
     @property
     def dockerfile(self) -> Path | None:
         """What the task's image is built from, when the task brings that."""
-        return self.part(self.environment.dockerfile or "Dockerfile")
-
-
-def merged(over: Mapping[str, Any], under: BaseModel) -> dict[str, Any]:
-    """`under` as plain data with the keys of `over` in place of its own."""
-    return {**under.model_dump(exclude_unset=True), **over}
+        path = self.folder / (self.environment.dockerfile or "Dockerfile")
+        return path if path.is_file() else None

@@ -62,12 +62,20 @@ class Changes:
 
 
 def prepare_source(task: Task, cache: Path) -> Source:
-    """Make or find the task's source; raises ImageFailed when it cannot be had."""
+    """Make or find the task's source; raises ImageFailed when it cannot be had, SandboxFailed when not now."""
     mirror = None if task.part("repo") else mirror_of(task, cache / "git")
     commit = resolve_commit(task, mirror) if mirror else None
     source = _source(task, cache, commit)
     if not source.tree.exists():
-        _make_source(task, mirror, commit, source.tree.parent)
+        try:
+            _make_source(task, mirror, commit, source.tree.parent)
+        except shutil.Error as exc:  # copying goes on past what cannot be copied, and tells it all at the end
+            name, _, problem = exc.args[0][0]
+            raise ImageFailed(f"{name}: cannot be copied: {problem}") from None
+        except (OSError, UnicodeError) as exc:
+            raise ImageFailed(f"{task.folder}: the source cannot be made: {exc}") from exc
+    if task.repo.subdir and not (source.tree / task.repo.subdir).is_dir():
+        raise ImageFailed(f"{task.folder}/tb_meta.json: repo.subdir: no such folder, got {task.repo.subdir}")
     return source
 
 
@@ -169,6 +177,8 @@ def _inside(tree: Path, relative: str, task: Task, make: bool = True) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_symlink() or target.is_file():
             target.unlink()
+        elif target.is_dir():
+            raise ImageFailed(f"{task.overrides or task.folder}: {relative}: is a folder in the repository")
     return target
 
 

@@ -143,7 +143,7 @@ class Job:
         """The box's main process: our supervisor with the job's command in it."""
         options = [
             "--limit",
-            f"{self.timeout_s:g}",
+            f"{self.timeout_s:.3f}".rstrip("0").rstrip("."),
             "--grace",
             f"{GRACE_S:g}",
             "--tools",
@@ -153,7 +153,7 @@ class Job:
         ]
         options += ["--boxed"] * boxed + ["--unpack"] * unpack
         options += ["--capture", paths.repo] if capture and self.capture else []
-        return ["sh", f"{paths.tools}/supervise.sh", *options, "--", *self.argv]
+        return ["/bin/sh", f"{paths.tools}/supervise.sh", *options, "--", *self.argv]
 
 
 class Ended(StrEnum):
@@ -162,6 +162,7 @@ class Ended(StrEnum):
     EXITED = "exited"
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Backend(ABC):
     def __init__(self, settings: DockerSettings, cache_dir: Path) -> None:
         self.settings = settings
         self.cache_dir = cache_dir
-        self._cancelled = threading.Event()
+        self.cancelled = threading.Event()
 
     @abstractmethod
     def check(self) -> None:
@@ -235,8 +236,8 @@ class Backend(ABC):
     def run(self, job: Job, sink: LogSink) -> JobResult:
         """Run one job to its end. A non-zero exit, running over time or out of memory is a result.
 
-        Raises SandboxFailed for what is not the job's own doing and JobCancelled after `cancel`. Safe to call from
-        many threads.
+        So is being cancelled. Raises SandboxFailed for what is not the job's own doing, and JobCancelled when it was
+        cancelled before it began. Safe to call from many threads.
         """
 
     @abstractmethod
@@ -248,14 +249,14 @@ class Backend(ABC):
         return {}
 
     def cancel(self) -> None:
-        """End every running job soon; their `run` raises JobCancelled, and so does each later one."""
-        self._cancelled.set()
+        """End every running job soon: what it did so far is its result. Later ones raise JobCancelled."""
+        self.cancelled.set()
 
     def close(self) -> None:
         """Wait for boxes that are being freed."""
 
     def _raise_if_cancelled(self) -> None:
-        if self._cancelled.is_set():
+        if self.cancelled.is_set():
             raise JobCancelled
 
 
@@ -289,31 +290,37 @@ class Watch:
 class Once:
     """Does a piece of work once per key, however many threads ask; the others wait and share how it ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, cancelled: threading.Event) -> None:
+        self._cancelled = cancelled
         self._lock = threading.Lock()
         self._keys: dict[str, tuple[threading.Event, list[SandboxFailed]]] = {}
 
     def __call__(self, key: str, work: Callable[[], None]) -> None:
-        """Do `work` for `key` unless it was done. A SandboxFailed of the first is raised for all who asked.
+        """Do `work` for `key` unless it was done. A SandboxFailed of it is raised for all who asked.
 
         An ImageFailed is remembered, because it would come again; after anything else the next to ask tries again.
+        Nobody waits for work that was cancelled: it runs in a thread that ends with the program.
         """
         with self._lock:
             first = key not in self._keys
             done, failures = self._keys.setdefault(key, (threading.Event(), []))
         if first:
-            try:
-                work()
-            except SandboxFailed as exc:
-                failures.append(exc)
-            except BaseException as exc:
-                failures.append(SandboxFailed(f"{type(exc).__name__}: {exc}"))
-                raise
-            finally:
-                if failures and not isinstance(failures[0], ImageFailed):
-                    with self._lock:
-                        del self._keys[key]
-                done.set()
-        done.wait()
+            threading.Thread(target=self._do, args=(key, work, done, failures), name=f"once-{key}", daemon=True).start()
+        while not done.wait(0.2):
+            if self._cancelled.is_set():
+                raise JobCancelled
         if failures:
             raise failures[0]
+
+    def _do(self, key: str, work: Callable[[], None], done: threading.Event, failures: list[SandboxFailed]) -> None:
+        try:
+            work()
+        except SandboxFailed as exc:
+            failures.append(exc)
+        except Exception as exc:  # noqa: BLE001 - raised again, as ours, in the threads that wait
+            failures.append(SandboxFailed(f"{type(exc).__name__}: {exc}"))
+        finally:
+            if failures and not isinstance(failures[0], ImageFailed):
+                with self._lock:
+                    del self._keys[key]
+            done.set()

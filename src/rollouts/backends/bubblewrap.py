@@ -47,7 +47,7 @@ def bubblewrap(isolation: Isolation, network: bool) -> list[str]:
     options += ["--proc", "/proc", "--dev", "/dev"]
     for folder in ("/tmp", "/run", "/var/tmp"):
         options += ["--perms", "1777", "--size", str(512 * 1024 * 1024), "--tmpfs", folder]
-    return ["bwrap", *options, *_system(network)]
+    return [shutil.which("bwrap") or "bwrap", *options, *_system(network)]
 
 
 def _folders_above(*paths: str) -> list[str]:

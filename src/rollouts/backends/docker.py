@@ -66,7 +66,7 @@ class DockerBackend(Backend):
     def __init__(self, settings: DockerSettings, cache_dir: Path) -> None:
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
-        self._once = Once()
+        self._once = Once(self.cancelled)
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -80,7 +80,7 @@ class DockerBackend(Backend):
 
     @cached_property
     def _images(self) -> DockerImages:
-        return DockerImages(self._api, self.settings.base_image, self.cache_dir)
+        return DockerImages(self._api, self.settings.base_image, self.cache_dir, self.cancelled)
 
     def check(self) -> None:
         """An engine answers."""
@@ -167,11 +167,9 @@ class DockerBackend(Backend):
             environment={**job.env, **paths.environment()},
             host_config=host,
             labels={OWNER_LABEL: Owner.current().encode(), BATCH_LABEL: job.batch, RUN_LABEL: job.run_id},
-            stdin_open=bool(job.files),
+            stdin_open=True,
         )
-        if job.files:
-            config["StdinOnce"] = True
-            config["AttachStdin"] = True
+        config["StdinOnce"] = config["AttachStdin"] = True
         return config
 
     @cached_property
@@ -213,28 +211,26 @@ class _Container:
 
     def __init__(self, backend: DockerBackend, api: docker.APIClient, container: str, job: Job, sink: LogSink) -> None:
         self._backend, self._api, self._id, self._job, self._sink = backend, api, container, job, sink
-        self._handout = Handout(job.outputs_dir, time.monotonic)
+        self._handout = Handout(job.outputs_dir, time.monotonic, sink)
         self._watch = Watch(job, self._handout, time.monotonic)
         self._why: str | None = None
         self._frames = bytearray()
 
     def run(self) -> JobResult:
-        params = {"stdin": int(bool(self._job.files)), "stdout": 1, "stderr": 1, "stream": 1}
+        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
         stream = self._api.attach_socket(self._id, params=params)  # before the start, so that nothing is missed
         wire: socket.socket = getattr(stream, "_sock", stream)
         try:
             started = time.time()
             self._api.start(self._id)
             wire.settimeout(API_LIMIT_S)
-            if self._job.files:
-                wire.sendall(_tar(self._job.files))
-                wire.shutdown(socket.SHUT_WR)
+            wire.sendall(f"{self._handout.word}\n".encode() + (_tar(self._job.files) if self._job.files else b""))
+            wire.shutdown(socket.SHUT_WR)
             self._attend(wire)
         finally:
             stream.close()
             wire.close()  # the stream is only a view of it
             self._handout.close()
-        self._backend._raise_if_cancelled()
         return self._result(started)
 
     def _attend(self, wire: socket.socket) -> None:
@@ -266,7 +262,7 @@ class _Container:
 
     def _must_end(self) -> bool:
         self._why = self._watch.overdue()
-        return self._why is not None or self._backend._cancelled.is_set()
+        return self._why is not None or self._backend.cancelled.is_set()
 
     def _take(self, data: bytes) -> None:
         """The stream comes in frames: which pipe, how many bytes, the bytes."""
@@ -283,16 +279,21 @@ class _Container:
 
     def _result(self, started: float) -> JobResult:
         handout, watch = self._handout, self._watch
+        cancelled = self._backend.cancelled.is_set() and not handout.done
         fine = handout.done and handout.exit_code == 0
         state = {} if fine else self._final_state()
         out_of_memory = bool(state.get("OOMKilled")) and not handout.timed_out and not watch.timed_out
         if handout.began is None and not out_of_memory:
+            self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or state.get("Error") or f"exit code {state.get('ExitCode')}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        if not handout.done and self._why is None and not out_of_memory and self._was_killed(started):
+        ours = handout.done or self._why is not None or out_of_memory or cancelled
+        if not ours and self._was_killed(started):
             raise SandboxFailed("the container was killed from outside")
         if out_of_memory:
             ended = Ended.OUT_OF_MEMORY
+        elif cancelled:
+            ended = Ended.CANCELLED
         else:
             ended = Ended.TIMEOUT if handout.timed_out or watch.timed_out else Ended.EXITED
         outputs = dict(handout.files) if handout.done else {}

@@ -22,10 +22,10 @@ from filelock import FileLock
 
 from rollouts.backends.base import BOX_APP, BOX_HOME, BOX_TOOL_FILES, BOX_TOOLS, Image, LogSink, sandbox_file
 from rollouts.digests import digest_of
-from rollouts.errors import ImageFailed
+from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
 from rollouts.store import shown_path
 
-RECIPE = 1
+RECIPE = 2
 """Part of every name: raise it when the way images are built changes."""
 DEFAULT_USER = "1000:1000"
 IMAGE_LABEL = "rollouts.image"
@@ -42,8 +42,9 @@ Context = Callable[[], IO[bytes]]
 class DockerImages:
     """Finds or builds the images of one engine."""
 
-    def __init__(self, api: docker.APIClient, default_base: str, cache_dir: Path) -> None:
+    def __init__(self, api: docker.APIClient, default_base: str, cache_dir: Path, cancelled: threading.Event) -> None:
         self._api, self._default_base, self._cache = api, default_base, cache_dir
+        self._cancelled = cancelled
         self._slots = threading.Semaphore(BUILDS_AT_ONCE)
         self._tags: dict[str, str] = {}
 
@@ -103,7 +104,8 @@ class DockerImages:
         except ImageNotFound:
             return None
         except APIError as exc:
-            raise ImageFailed(f"image {name}: {exc.explanation}") from exc
+            kind = ImageFailed if exc.is_client_error() else SandboxFailed  # the engine may be well again soon
+            raise kind(f"image {name}: {exc.explanation}") from exc
 
     def _config(self, name: str) -> dict[str, Any]:
         config: dict[str, Any] = self._inspect(name)["Config"] or {}
@@ -118,9 +120,10 @@ class DockerImages:
         try:
             errors = [entry["error"] for entry in self._api.pull(name, stream=True, decode=True) if "error" in entry]
         except APIError as exc:
-            raise ImageFailed(_missing(name, exc.explanation or str(exc))) from exc
+            kind = ImageFailed if exc.is_client_error() else SandboxFailed  # a registry may be out of reach for a while
+            raise kind(_missing(name, exc.explanation or str(exc))) from exc
         if errors:
-            raise ImageFailed(_missing(name, errors[0]))
+            raise SandboxFailed(_missing(name, errors[0]))
         return self._identity(name) or ""
 
     def _build(
@@ -138,6 +141,8 @@ class DockerImages:
             if known:
                 return known
             kept = self._cache / "builds" / f"{name}.log"
+            if self._cancelled.is_set():
+                raise JobCancelled
             sink(f"building {tag} ({what})\n".encode())
             with kept.open("wb") as log, context() as tar:
                 try:
@@ -206,11 +211,11 @@ def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
     owner = f"{user}:0" if named else user  # for a bare name the engine wants a group of that name too
     lines = [
         f"FROM {parent}",
-        f"COPY --chown={owner} app {BOX_APP}",
-        f"COPY --chown={owner} repo {image.workdir}",
-        f"COPY --chown={owner} home {BOX_HOME}",
-        f"COPY tools {BOX_TOOLS}",
-        f"COPY --chown={owner} own {BOX_TOOLS}",
+        _copy("app", BOX_APP, owner),
+        _copy("repo", image.workdir, owner),
+        _copy("home", BOX_HOME, owner),
+        _copy("tools", BOX_TOOLS, "0:0"),
+        _copy("own", BOX_TOOLS, owner),
         f"USER {user}",
     ]
     files = {
@@ -222,6 +227,11 @@ def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
     if image.overlay:
         folders["app"] = image.overlay
     return _context(files, folders, empty=("app", "home", "tools", "own", "own/in", "own/out"))
+
+
+def _copy(source: str, target: str, owner: str) -> str:
+    """As a list, so that a space in a path is no end of it."""
+    return f"COPY --chown={owner} {json.dumps([source, target])}"
 
 
 def _context(files: dict[str, bytes], folders: dict[str, Path] | None = None, empty: tuple[str, ...] = ()) -> IO[bytes]:

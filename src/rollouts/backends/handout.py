@@ -1,6 +1,7 @@
 """What comes out of a box on its supervisor's stdout, read as the hostile input it is."""
 
 import re
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 """The most a box may hand out; above it the rest is not read and the run says so."""
 NAMES = ("diff.patch", "notes.md", "skipped.txt")
 """The files a box may hand out; their names become paths, so no others are taken."""
+LONGEST_LINE = 4096
 _NUMBER = re.compile("[0-9]{1,15}")
 """What `int` takes without fail: `str.isdigit` lets "²" pass, and 5,000 digits are more than `int` reads."""
 
@@ -18,12 +20,17 @@ _NUMBER = re.compile("[0-9]{1,15}")
 class Handout:
     """Reads what a box's supervisor writes on its stdout: when the command began and ended, then files.
 
-    Lines `begin`, `ended CODE HOW`, `note TEXT`, `file NAME SIZE` (SIZE bytes follow), `done`. What comes out of a box
-    is hostile: anything else makes the whole handout `broken`, and nothing more is read.
+    Lines `WORD begin`, `WORD ended CODE HOW`, `WORD note TEXT`, `WORD file NAME SIZE` (SIZE bytes follow), `WORD done`.
+    The word is new for each box and known to its supervisor alone: lines without it are the job's own output that went
+    astray. What comes out of a box is hostile: a line that has the word and makes no sense makes the handout `broken`,
+    and nothing more is read.
     """
 
     outputs_dir: Path
     clock: Callable[[], float]
+    stray: Callable[[bytes], None]
+    """Takes what is no part of the handout."""
+    word: str = field(default_factory=lambda: secrets.token_hex(16))
     began: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
@@ -45,12 +52,10 @@ class Handout:
                 self._take_content()
                 continue
             line, newline, rest = self._buffer.partition(b"\n")
-            if not newline:
-                if len(line) > 4096:
-                    self.broken = "a line without end"
+            if not newline and len(line) <= LONGEST_LINE:
                 return
             self._buffer = rest
-            self._take_line(line.decode("utf-8", "replace"))
+            self._take_line(bytes(line + newline))
         if self.broken or self.done:
             self._buffer.clear()
 
@@ -71,7 +76,12 @@ class Handout:
             self._open.close()
             self._open = None
 
-    def _take_line(self, line: str) -> None:
+    def _take_line(self, raw: bytes) -> None:
+        mark, _, line = raw.decode("utf-8", "replace").rstrip("\n").partition(" ")
+        if mark != self.word:
+            if raw != b"\n":  # the supervisor starts each line of its own on a new one
+                self.stray(raw)
+            return
         word, _, rest = line.partition(" ")
         match word:
             case "begin" if self.began is None:

@@ -172,11 +172,11 @@ class LocalBackend(Backend):
         paths = self.paths(job.job_id, job.image)
         supervisor = job.supervisor(paths, boxed=boxed, unpack=False, capture=False)
         limits = [f"--nproc={job.limits.pids}:{job.limits.pids}", "--core=0:0", "--nofile=4096:4096"]
-        limited = ["prlimit", *limits] if boxed and shutil.which("prlimit") else []
+        limited = [_program("prlimit"), *limits] if boxed and shutil.which("prlimit") else []
         if not boxed:
             return supervisor
         if uid is not None:
-            dropped = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
+            dropped = [_program("setpriv"), f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
             supervisor = [*dropped, "--bounding-set=-all", "--inh-caps=-all", *supervisor]
         return [
             *bubblewrap(self.isolation, job.network == "open"),
@@ -211,7 +211,7 @@ class _BoxProcess:
 
     def __init__(self, backend: LocalBackend, box: Path, job: Job, sink: LogSink) -> None:
         self._backend, self._box, self._job, self._sink = backend, box, job, sink
-        self._handout = Handout(job.outputs_dir, time.monotonic)
+        self._handout = Handout(job.outputs_dir, time.monotonic, sink)
         self._watch = Watch(job, self._handout, time.monotonic)
         self._out_of_memory = False
         self._why: str | None = None
@@ -222,20 +222,23 @@ class _BoxProcess:
             command,
             env=env,
             cwd=self._box,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
         try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(f"{self._handout.word}\n".encode())
+                process.stdin.flush()
             self._attend(process)
         finally:
             self._end(process)
-            for pipe in (process.stdout, process.stderr):
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
             self._handout.close()
-        self._backend._raise_if_cancelled()
         return self._result(process.returncode)
 
     def _attend(self, process: subprocess.Popen[bytes]) -> None:
@@ -273,7 +276,7 @@ class _BoxProcess:
         if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
-        return self._why is not None or self._backend._cancelled.is_set()
+        return self._why is not None or self._backend.cancelled.is_set()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -285,14 +288,17 @@ class _BoxProcess:
 
     def _result(self, returncode: int) -> JobResult:
         handout, watch = self._handout, self._watch
+        cancelled = self._backend.cancelled.is_set() and not handout.done
         if handout.began is None and not self._out_of_memory:
+            self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or f"exit code {returncode}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        killed = self._why is None and not handout.done and returncode < 0
-        if killed:
+        if self._why is None and not handout.done and not cancelled and returncode < 0:
             raise SandboxFailed(f"the sandbox was killed from outside (signal {-returncode})")
         if self._out_of_memory:
             ended = Ended.OUT_OF_MEMORY
+        elif cancelled:
+            ended = Ended.CANCELLED
         else:
             ended = Ended.TIMEOUT if handout.timed_out or watch.timed_out else Ended.EXITED
         return JobResult(
@@ -304,6 +310,11 @@ class _BoxProcess:
             notes=(*handout.notes, *((self._why,) if self._why else ())),
             free=lambda: self._backend._free(self._box),
         )
+
+
+def _program(name: str) -> str:
+    """By its full path: the job's own PATH must not matter to us."""
+    return shutil.which(name) or name
 
 
 def _copy(tree: Path, target: Path) -> None:
