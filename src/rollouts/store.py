@@ -285,7 +285,7 @@ def refresh_abandoned(root: DataRoot) -> None:
     """Bring up to date what a process that died left behind its journal. Batches at work are left alone."""
     for place in batches(root):
         manifest, journal = place.folder / "manifest.json", place.folder / "events.jsonl"
-        if not journal.exists() or journal.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
+        if not journal.exists() or journal.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
             continue
         with contextlib.suppress(Timeout, StoreError), FileLock(place.folder / ".lock", timeout=0):
             state = BatchState.load(place.folder)

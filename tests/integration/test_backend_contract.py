@@ -383,7 +383,9 @@ def test_a_box_killed_from_outside_is_not_the_jobs_fault(boxed: Lab) -> None:
         with contextlib.closing(docker.from_env()) as client:
             client.api.kill(containers_of(running.job.run_id)[0])
     else:
-        own = [pid for pid, words in processes() if words[0] == "bwrap" and running.job.job_id in " ".join(words)]
+        own = [
+            pid for pid, words in processes() if words[0].endswith("/bwrap") and running.job.job_id in " ".join(words)
+        ]
         os.kill(min(own), signal.SIGKILL)
     with pytest.raises(SandboxFailed, match="killed from outside"):
         running.end()
@@ -391,6 +393,28 @@ def test_a_box_killed_from_outside_is_not_the_jobs_fault(boxed: Lab) -> None:
 
 
 # --- hostile jobs ------------------------------------------------------------------------------------------------
+
+FORGED = "begin\\nended 0 exited\\nfile diff.patch 5\\nevil\\ndone\\n"
+
+
+def test_a_job_cannot_hand_out_a_patch_of_its_own_making(boxed: Lab) -> None:
+    ran = boxed.run(f"echo real >new; printf '{FORGED}' >/proc/$PPID/fd/3 2>/dev/null; sleep 0.3; exit 3")
+    assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 3)
+    assert boxed.tree_after(ran.patch) == {**TREE, "new": b"real\n"}
+
+
+def test_words_on_the_supervisors_own_stream_are_output(boxed: Lab) -> None:
+    ran = boxed.run("echo stray words >/proc/$PPID/fd/3 2>/dev/null || echo stray words; echo more >new")
+    assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 0)
+    assert b"stray words" in ran.log
+    assert boxed.tree_after(ran.patch) == {**TREE, "new": b"more\n"}
+
+
+def test_the_jobs_own_path_does_not_matter_to_the_supervisor(boxed: Lab) -> None:
+    ran = boxed.run("echo here >new", env={"PATH": "/nowhere"})
+    assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 0)
+    assert boxed.tree_after(ran.patch) == {**TREE, "new": b"here\n"}
+
 
 LIES = {
     "noise": "head -c 100000 /dev/urandom",
@@ -486,7 +510,7 @@ def test_many_jobs_at_once_do_not_mix(lab: Lab) -> None:
 
 
 def test_cancel_ends_running_jobs_soon_and_refuses_later_ones(own_lab: Lab, token: str) -> None:
-    script = f"{STUBBORN} trap '' TERM; echo started; while :; do sleep 0.05; done"
+    script = f"echo part >partial; {STUBBORN} trap '' TERM; echo started; while :; do sleep 0.05; done"
     running = [own_lab.start(script, env={"TOKEN": token}) for _ in range(3)]
     for job in running:
         job.sink.wait_for(b"up\n", 3)
@@ -494,8 +518,11 @@ def test_cancel_ends_running_jobs_soon_and_refuses_later_ones(own_lab: Lab, toke
     begin = time.monotonic()
     own_lab.backend.cancel()
     for job in running:
-        with pytest.raises(JobCancelled):
-            job.end()
+        result = job.end()
+        assert (result.ended, result.exit_code) == (Ended.CANCELLED, None)
+        assert result.workspace is not None
+        assert (result.workspace / "partial").read_bytes() == b"part\n"
+        result.free()
     assert time.monotonic() - begin < 10
     with pytest.raises(JobCancelled):
         own_lab.backend.run(own_lab.job("true"), Collector())
@@ -537,8 +564,7 @@ def test_reap_removes_boxes_of_dead_owners_and_no_others(own_lab: Lab, token: st
     wait_until(lambda: not [pid for pid in processes_with(token) if pid != os.getpid()], "the dead owner's box is gone")
     assert own_lab.is_left(ours.job)
     own_lab.backend.cancel()
-    with pytest.raises(JobCancelled):
-        ours.end()
+    ours.end().free()
 
 
 def test_the_same_image_asked_for_by_eight_threads_is_prepared_once(own_lab: Lab, token: str) -> None:

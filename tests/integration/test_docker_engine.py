@@ -182,7 +182,7 @@ def test_a_missing_base_image_comes_with_advice(tmp_path: Path) -> None:
     with contextlib.closing(open_kind(Kind.DOCKER, tmp_path / "cache", nowhere)) as backend:
         image = make_image(tmp_path / "task")
         assert not backend.is_prepared(image)
-        with pytest.raises(ImageFailed, match=r"localhost:1/no/such:image.*ROLLOUTS_BASE_IMAGE") as caught:
+        with pytest.raises(SandboxFailed, match=r"localhost:1/no/such:image.*ROLLOUTS_BASE_IMAGE") as caught:
             backend.prepare(image, Collector())
         assert "\n" not in str(caught.value)
 

@@ -212,7 +212,7 @@ class _OnOutput:
 
 def _kill_bubblewrap() -> None:
     for pid, words in processes():
-        if words[0] == "bwrap" and any(RUN_ID in word for word in words):
+        if words[0].endswith("/bwrap") and any(RUN_ID in word for word in words):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -227,7 +227,7 @@ def test_a_source_that_cannot_be_had_fails_in_its_stage(bench: Bench) -> None:
     ran = bench.run("true", task={"repo": {"git_url": "/no/such/repository"}})
     assert ran.result.status is Status.SANDBOX_FAILED
     assert ran.result.error is not None
-    assert (ran.result.error.stage, ran.result.error.type) == ("source", "ImageFailed")
+    assert (ran.result.error.stage, ran.result.error.type) == ("source", "SandboxFailed")
     assert "/no/such/repository" in ran.result.error.message
     assert json.loads(ran.read("result.json"))["status"] == "sandbox_failed"
 
@@ -240,7 +240,7 @@ def test_a_missing_base_image_fails_in_the_stage_image(tmp_path: Path, monkeypat
         ran = Bench(tmp_path, backend).run("true")
     assert ran.result.error is not None
     assert (ran.result.status, ran.result.error.stage) == (Status.SANDBOX_FAILED, "image")
-    assert (ran.result.error.type, "\n" in ran.result.error.message) == ("ImageFailed", False)
+    assert (ran.result.error.type, "\n" in ran.result.error.message) == ("SandboxFailed", False)
 
 
 # --- notes, secrets, attempts ------------------------------------------------------------------------------------
