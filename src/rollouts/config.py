@@ -267,6 +267,8 @@ def _parse_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {exc}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep") from None
+    except ValueError as exc:  # a number of thousands of digits
+        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
     if deeper_than(data, MAX_DEPTH):
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
     return data

@@ -125,7 +125,8 @@ class RunConsole:
 
     def close(self, results: Sequence[RunResult] | None) -> None:
         """The last line. None: the batch never began."""
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -158,7 +159,9 @@ class RunConsole:
     def _beat(self) -> None:
         """In a plain log, say from time to time that things go on, however long the runs take."""
         while not self._closed.wait(HEARTBEAT_S):
-            self._say(self._running_line())
+            with self._lock:
+                if not self._closed.is_set():
+                    self._say(self._running_line())
 
     def _running_line(self) -> str:
         left = self._seconds_left()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
@@ -79,8 +80,8 @@ class LogFile:
 
 def _forms(secret: str) -> Iterator[bytes]:
     """A secret as it may turn up: plain, escaped for a URL or JSON, or somewhere within base64."""
-    plain = secret.encode()
-    yield from (plain, quote(secret, safe="").encode(), json.dumps(secret)[1:-1].encode())
+    plain = os.fsencode(secret)
+    yield from (plain, quote(plain, safe="").encode(), json.dumps(secret)[1:-1].encode())
     for offset, cut in ((0, 0), (1, 2), (2, 3)):
         coded = b64encode(bytes(offset) + plain).rstrip(b"=")
         whole = coded[cut : len(coded) - ((len(plain) + offset) % 3 != 0)]
@@ -92,29 +93,34 @@ class Scrubber:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
-        self._secrets = sorted(forms, key=len, reverse=True)
+        self._secrets = sorted(forms, key=len, reverse=True)  # of two that begin alike the longer one counts
+        self._pattern = re.compile(b"|".join(map(re.escape, self._secrets)))
         self._held = b""
         self.replaced = 0
         """How many were found so far."""
 
     def __call__(self, data: bytes) -> bytes:
-        """What can be passed on so far."""
+        """What can be passed on so far. What may be the start of a secret waits for what follows."""
         if not self._secrets:
             return data
-        data = self._replace(self._held + data)
-        keep = max((self._overlap(data, secret) for secret in self._secrets), default=0)
-        self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        data = self._held + data
+        cut = len(data) - max(self._overlap(data, secret) for secret in self._secrets)
+        across = next((found for found in self._pattern.finditer(data) if found.end() > cut), None)
+        if across is not None:
+            cut = min(cut, across.start())
+        self._held = data[cut:]
+        return self._replace(data[:cut])
 
     def rest(self) -> bytes:
         """What is still held back, at the end of the stream."""
         held, self._held = self._held, b""
-        return held
+        return self._replace(held)
 
     def _replace(self, data: bytes) -> bytes:
-        for secret in self._secrets:
-            self.replaced += data.count(secret)
-            data = data.replace(secret, _HIDDEN)
+        if not self._secrets:
+            return data
+        data, count = self._pattern.subn(_HIDDEN, data)
+        self.replaced += count
         return data
 
     @staticmethod

@@ -32,7 +32,7 @@ class Preparation:
             return self._agents[spec.agent]
 
     def source(self, task: Task) -> Source:
-        """The task's source; raises ImageFailed when it cannot be had."""
+        """The task's source; raises SandboxFailed when it cannot be had."""
         self._once(task.digest, lambda: self._sources.update({task.digest: prepare_source(task, self._cache)}))
         return self._sources[task.digest]
 

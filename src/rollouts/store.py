@@ -196,8 +196,7 @@ class Batch:
     def ended(self, result: RunResult) -> None:
         """An attempt came to its end. On disk for sure when this returns."""
         self._record({"event": "ended", "at": now(), "run": result.to_json()})
-        place = self.folder / "task_results" / f"{result.run_id}.json"
-        write_whole(place, f"{_text(result)}\n".encode(), durable=False)
+        _write_task_result(self.folder, result)
 
     def close(self, *, finished: bool) -> None:
         """Bring everything derived up to date and give the batch back."""
@@ -262,6 +261,11 @@ def _text(result: RunResult, indent: str = "") -> str:
     return f"{indent}{{\n{lines}\n{indent}}}"
 
 
+def _write_task_result(batch: Path, result: RunResult) -> None:
+    place = batch / "task_results" / f"{result.run_id}.json"
+    write_whole(place, f"{_text(result)}\n".encode(), durable=False)
+
+
 def _claim_stamp(root: DataRoot, name: str) -> str:
     """A second that no other batch has. All benchmarks share the run ids, so the first run's folder is the claim."""
     moment = datetime.now(UTC).replace(microsecond=0)
@@ -287,12 +291,11 @@ def refresh_abandoned(root: DataRoot) -> None:
         manifest, journal = place.folder / "manifest.json", place.folder / "events.jsonl"
         if not journal.exists() or journal.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
             continue
-        with contextlib.suppress(Timeout, StoreError), FileLock(place.folder / ".lock", timeout=0):
+        with contextlib.suppress(Timeout, StoreError, OSError), FileLock(place.folder / ".lock", timeout=0):
             state = BatchState.load(place.folder)
             for result in state.results.values():
-                place_of = place.folder / "task_results" / f"{result.run_id}.json"
-                if result.status.is_end and not place_of.exists():
-                    write_whole(place_of, f"{_text(result)}\n".encode(), durable=False)
+                if result.status.is_end:
+                    _write_task_result(place.folder, result)
             run_dirs = [result.run_dir for result in state.results.values()]
             write_whole(place.folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
             write_json(manifest, state.manifest())
@@ -363,7 +366,7 @@ def describe_batches(root: DataRoot, name: str | None) -> list[dict[str, Any]]:
         rows.append({
             "name": place.name,
             "stamp": place.stamp,
-            "backend": state.header["backend"],
+            "backend": state.header.get("backend", "?"),
             "runs": len(state.results),
             "status": {status.value: count for status, count in counts.items()},
             "finished_at": state.finished_at,

@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -200,6 +201,8 @@ def _json(path: Path, what: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: holds half a character (a lone surrogate), which is no text") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep") from None
+    except ValueError as exc:  # a number of thousands of digits
+        raise ConfigError(f"{path}: not valid JSON: {exc}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a JSON object")
     if deeper_than(data, MAX_DEPTH):
@@ -250,7 +253,6 @@ def _cross_checks(task: Task, meta_path: Path) -> list[str]:
 
 def _escaping_links(folder: Path) -> list[Path]:
     """Links among the task's own parts that lead out of it. Links within repo/ are the source's own business."""
-    inside = folder.resolve()
-    return [
-        entry for entry in sorted(folder.iterdir()) if entry.is_symlink() and not entry.resolve().is_relative_to(inside)
-    ]
+    inside = os.path.realpath(folder)  # unlike `resolve`, it takes a link to itself
+    links = [entry for entry in sorted(folder.iterdir()) if entry.is_symlink()]
+    return [link for link in links if not Path(os.path.realpath(link)).is_relative_to(inside)]

@@ -144,7 +144,7 @@ def _applying(task: Task, name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as exc:
-        problem = exc.strerror if isinstance(exc, OSError) else exc
+        problem = (exc.strerror if isinstance(exc, OSError) else None) or exc
         raise ImageFailed(f"{task.overrides or task.folder}: {name}: {problem}") from None
 
 

@@ -22,7 +22,7 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.handout import Handout
 from rollouts.config import DockerSettings, Limits
-from rollouts.errors import BackendUnavailable, ImageFailed, SandboxFailed
+from rollouts.errors import BackendUnavailable, ImageFailed, JobCancelled, SandboxFailed
 
 IMAGE = Image(task_id="t", tree=Path("tree"), base_git=Path("base"), source_digest="s", instructions="do it")
 PATHS = BoxPaths("/app/repo", "/app/repo/sub", "/rollouts", "/home/agent")
@@ -86,13 +86,23 @@ def test_what_is_not_content_does_not_change_an_images_digest() -> None:
 
 def test_the_supervisor_gets_limits_folders_and_the_command_last() -> None:
     words = job().supervisor(PATHS, boxed=True, unpack=True, capture=True)
-    assert words[:2] == ["sh", "/rollouts/supervise.sh"]
+    assert words[:2] == ["/bin/sh", "/rollouts/supervise.sh"]
     options, command = words[2 : words.index("--")], words[words.index("--") + 1 :]
     assert command == ["sh", "-c", "x"]
     assert options[options.index("--limit") + 1] == "100"
     assert options[options.index("--cwd") + 1] == "/app/repo/sub"
     assert options[options.index("--capture") + 1] == "/app/repo"
     assert {"--boxed", "--unpack"} <= set(options)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(1_000_000.0, "1000000"), (2_592_000.0, "2592000"), (123_456_789.0, "123456789"), (1.5, "1.5"), (0.001, "0.001"),
+     (10.0, "10"), (100.25, "100.25"), (1800.0, "1800")],
+)  # fmt: skip
+def test_the_limit_is_told_in_plain_digits(seconds: float, said: str) -> None:
+    words = job(timeout_s=seconds).supervisor(PATHS, boxed=True, unpack=False, capture=False)
+    assert words[words.index("--limit") + 1] == said
 
 
 def test_a_job_without_capture_asks_for_none() -> None:
@@ -114,12 +124,15 @@ class Box:
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
-        self.handout = Handout(folder, lambda: self.now)
+        self.handout = Handout(folder, lambda: self.now, lambda data: None)
         self.watch = Watch(job(), self.handout, lambda: self.now)
 
     def after(self, seconds: float) -> str | None:
         self.now += seconds
         return self.watch.overdue()
+
+    def say(self, line: str) -> None:
+        self.handout.feed(f"\n{self.handout.word} {line}\n".encode())
 
 
 def test_a_box_must_start_in_time(tmp_path: Path) -> None:
@@ -132,7 +145,7 @@ def test_a_box_must_start_in_time(tmp_path: Path) -> None:
 def test_a_job_has_its_time_and_some_grace_from_its_own_start(tmp_path: Path) -> None:
     box = Box(tmp_path)
     box.after(START_LIMIT_S - 1)
-    box.handout.feed(b"begin\n")
+    box.say("begin")
     assert box.after(100 + 2 * GRACE_S - 1) is None
     assert box.after(2) == "the job's time is over"
     assert box.watch.timed_out
@@ -140,9 +153,9 @@ def test_a_job_has_its_time_and_some_grace_from_its_own_start(tmp_path: Path) ->
 
 def test_handing_out_has_its_own_time(tmp_path: Path) -> None:
     box = Box(tmp_path)
-    box.handout.feed(b"begin\n")
+    box.say("begin")
     box.after(100)
-    box.handout.feed(b"ended 0 exited\n")
+    box.say("ended 0 exited")
     assert box.after(HANDOUT_LIMIT_S - 1) is None
     assert box.after(2) == "handing out took too long"
     assert not box.watch.timed_out
@@ -152,12 +165,14 @@ def test_handing_out_has_its_own_time(tmp_path: Path) -> None:
 def test_a_broken_handout_ends_the_box(tmp_path: Path) -> None:
     box = Box(tmp_path)
     box.handout.feed(b"nonsense\n")
+    assert box.after(0) is None
+    box.say("nonsense")
     assert "the handout broke off" in (box.after(0) or "")
 
 
 def test_a_job_that_never_ended_has_lasted_until_now(tmp_path: Path) -> None:
     box = Box(tmp_path)
-    box.handout.feed(b"begin\n")
+    box.say("begin")
     box.after(7)
     assert box.watch.duration_s() == 7
 
@@ -171,7 +186,7 @@ def ask(once: Once, work: Callable[[], None], count: int) -> list[BaseException 
         together.wait(10)
         try:
             once("key", work)
-        except (SandboxFailed, ValueError) as exc:
+        except (SandboxFailed, JobCancelled) as exc:
             ends.append(exc)
         else:
             ends.append(None)
@@ -186,7 +201,7 @@ def ask(once: Once, work: Callable[[], None], count: int) -> list[BaseException 
 
 def test_work_is_done_once_however_many_ask() -> None:
     done: list[int] = []
-    once = Once()
+    once = Once(threading.Event())
     assert ask(once, lambda: done.append(1), 6) == [None] * 6
     assert ask(once, lambda: done.append(2), 2) == [None] * 2
     assert done == [1]
@@ -199,7 +214,7 @@ def test_a_failure_is_shared_by_all_who_asked() -> None:
         done.append(1)
         raise ImageFailed("does not build")
 
-    ends = ask(Once(), fail, 6)
+    ends = ask(Once(threading.Event()), fail, 6)
     assert done == [1]
     assert [str(end) for end in ends] == ["does not build"] * 6
     assert {type(end) for end in ends} == {ImageFailed}
@@ -209,29 +224,29 @@ def test_an_unforeseen_failure_leaves_nobody_waiting() -> None:
     def fail() -> None:
         raise ValueError("unforeseen")
 
-    ends = ask(Once(), fail, 4)
-    assert {str(end) for end in ends} <= {"ValueError: unforeseen", "unforeseen"}
-    assert len(ends) == 4
+    ends = ask(Once(threading.Event()), fail, 4)
+    assert [(type(end), str(end)) for end in ends] == [(SandboxFailed, "ValueError: unforeseen")] * 4
 
 
 @pytest.mark.parametrize("failure", [SandboxFailed("engine gone"), ValueError("unforeseen")])
 def test_what_may_be_better_next_time_is_tried_again(failure: Exception) -> None:
-    once, done = Once(), []
+    once, done = Once(threading.Event()), []
 
     def work() -> None:
         done.append(1)
         if len(done) == 1:
             raise failure
 
-    with pytest.raises(type(failure)):
+    with pytest.raises(SandboxFailed, match=str(failure)) as caught:
         once("key", work)
+    assert type(caught.value) is SandboxFailed
     once("key", work)
     once("key", work)
     assert len(done) == 2
 
 
 def test_an_image_that_does_not_build_is_not_built_again() -> None:
-    once, done = Once(), []
+    once, done = Once(threading.Event()), []
 
     def work() -> None:
         done.append(1)
@@ -244,7 +259,7 @@ def test_an_image_that_does_not_build_is_not_built_again() -> None:
 
 
 def test_keys_do_not_wait_for_each_other() -> None:
-    once, first_in, let_go = Once(), threading.Event(), threading.Event()
+    once, first_in, let_go = Once(threading.Event()), threading.Event(), threading.Event()
 
     def wait() -> None:
         first_in.set()
@@ -258,3 +273,43 @@ def test_keys_do_not_wait_for_each_other() -> None:
     let_go.set()
     slow.join()
     assert done == [1]
+
+
+def test_work_runs_in_a_thread_that_ends_with_the_program() -> None:
+    seen: list[threading.Thread] = []
+    Once(threading.Event())("key", lambda: seen.append(threading.current_thread()))
+    assert seen[0] is not threading.current_thread()
+    assert seen[0].daemon
+
+
+def test_nobody_waits_for_work_once_it_is_cancelled() -> None:
+    cancelled, begun, let_go, done = threading.Event(), threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        let_go.wait(60)
+        done.set()
+
+    def cancel() -> None:
+        begun.wait(10)
+        cancelled.set()
+
+    once, canceller = Once(cancelled), threading.Thread(target=cancel)
+    canceller.start()
+    ends = ask(once, work, 5)
+    canceller.join()
+    assert [type(end) for end in ends] == [JobCancelled] * 5
+    assert not done.is_set()
+    with pytest.raises(JobCancelled):
+        once("key", work)
+    let_go.set()
+    assert done.wait(10)
+    once("key", lambda: pytest.fail("it was done before"))
+
+
+def test_work_that_was_done_before_the_end_is_still_there_after_it() -> None:
+    cancelled = threading.Event()
+    once = Once(cancelled)
+    once("key", lambda: None)
+    cancelled.set()
+    once("key", lambda: pytest.fail("it was done before"))

@@ -149,7 +149,7 @@ apply_overrides = "yes"
         'backend: expected one of docker, modal, local, got "podman"',
         "retries: expected an integer from 0 to 20, got -1",
         "limits.cpu: unknown key; did you mean limits.cpus?",
-        'limits.memory_mb: expected an integer of at least 32, in megabytes, got "4g"',
+        'limits.memory_mb: expected an integer from 32 to 16777216, in megabytes, got "4g"',
         'network.mode: expected one of none, gateway, open, got "closed"',
         'tasks[0].rollouts: expected an integer of at least 1, got "three"',
         "tasks[1].prepared_dir: missing; expected the path of a task folder, or a glob",
@@ -244,7 +244,62 @@ def test_a_value_above_its_limit_is_told_with_the_limit(tmp_path: Path) -> None:
 
 def test_an_agents_table_needs_a_proper_name(tmp_path: Path) -> None:
     found = mistakes_of(tmp_path, f'[agents."../x"]\ncommand = "c"\n{SMALL}')
-    assert found == [f'agents."../x": expected {NAME_EXPECTED}']
+    assert found == [f'agents: expected each agent\'s name to be {NAME_EXPECTED}, got "../x"']
+
+
+def test_mistakes_between_keys_are_told_with_all_others(tmp_path: Path) -> None:
+    text = """
+backend = "dokcer"
+parallel = 0
+[network]
+mode = "gatway"
+[agents."../x"]
+command = "c"
+[[tasks]]
+prepared_dir = "t"
+model = "m"
+models = ["n"]
+rollouts = 0
+[[tasks]]
+prepared_dir = "t"
+models = ["m", "m"]
+timeout_s = 0
+"""
+    assert sorted(mistakes_of(tmp_path, text)) == sorted([
+        'backend: expected one of docker, modal, local, got "dokcer"; did you mean docker?',
+        "parallel: expected an integer of at least 1, got 0",
+        'network.mode: expected one of none, gateway, open, got "gatway"; did you mean gateway?',
+        f'agents: expected each agent\'s name to be {NAME_EXPECTED}, got "../x"',
+        "tasks[0].models: give model or models, not both",
+        "tasks[0].rollouts: expected an integer of at least 1, got 0",
+        'tasks[1].models: the same model twice, got ["m", "m"]',
+        "tasks[1].timeout_s: expected a number of seconds above 0, got 0",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most", "said"),
+    [
+        ("cpus", "0.01", "1024", "a number of CPUs from 0.01 to 1024"),
+        ("memory_mb", "32", "16777216", "an integer from 32 to 16777216, in megabytes"),
+        ("pids", "16", "4194304", "an integer from 16 to 4194304"),
+    ],
+)
+def test_limits_have_bounds_and_tell_them(key: str, least: str, most: str, said: str, tmp_path: Path) -> None:
+    for value in (least, most):
+        found = load(tmp_path, f"limits = {{ {key} = {value} }}\n{SMALL}").limits
+        assert getattr(found, key) == float(value)
+    below = "0.009" if key == "cpus" else str(int(least) - 1)
+    for value in ("0", "-1", below, str(int(most) + 1), "inf", "nan", "true", '"1"', "9" * 30):
+        shown = {"inf": "Infinity", "nan": "NaN"}.get(value, value)
+        assert mistakes_of(tmp_path, f"limits = {{ {key} = {value} }}\n{SMALL}") == [
+            f"limits.{key}: expected {said}, got {shown}"
+        ]
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "bench.toml").write_bytes(b"\xef\xbb\xbf" + SMALL.encode())
+    assert load_benchmark(tmp_path / "bench.toml").tasks[0].model == "gpt-4"
 
 
 def test_a_stem_that_is_no_name_is_told(tmp_path: Path) -> None:

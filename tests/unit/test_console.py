@@ -4,6 +4,7 @@ import io
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,10 +185,55 @@ def test_a_second_attempt_is_called_one(plan: Plan) -> None:
 
 
 def test_a_long_quiet_log_says_now_and_then_that_things_go_on(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console_module, "HEARTBEAT_S", -1.0)
+    monkeypatch.setattr(console_module, "HEARTBEAT_S", 0.01)
+    said = Said(0)
+    said.console.planned(plan)
+    said.console.created(FOLDER, plan)
+    wait_for(lambda: said.out_lines.count("Running tasks... 0/3 completed") >= 2)
+    results = runs(*LAUNCHED)
+    said.console.started(replace(results[0], status=Status.RUNNING))
+    said.console.ended(results[0])
+    wait_for(lambda: said.out_lines[-1] == "Running tasks... 1/3 completed")
+    said.console.close(results)
+    wait_for(lambda: not heartbeats())
+    assert said.out_lines[:4] == [
+        *HEAD,
+        "[rollouts] Running in quiet mode - use -vv for full output",
+        "[rollouts] Starting 3 tasks with parallel=2",
+    ]
+    assert said.err_lines == []
+    length = len(said.out_lines)
+    time.sleep(0.05)
+    assert len(said.out_lines) == length
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Give other threads ten seconds."""
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def heartbeats() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+
+
+def test_a_short_batch_has_no_heartbeat_in_its_log(plan: Plan) -> None:
     said = Said(0)
     said.run(plan, runs(*LAUNCHED))
-    assert "Running tasks... 1/3 completed" in said.out_lines
+    assert not [line for line in said.out_lines if line.startswith("Running tasks")]
+    wait_for(lambda: not heartbeats())
+
+
+@pytest.mark.parametrize("verbosity", [1, 2])
+def test_a_log_with_every_start_needs_no_heartbeat(verbosity: int, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module, "HEARTBEAT_S", 0.001)
+    wait_for(lambda: not heartbeats())
+    said = Said(verbosity)
+    said.console.created(FOLDER, plan)
+    assert not heartbeats()
+    said.console.close(None)
 
 
 class Terminal(io.StringIO):
@@ -197,9 +243,11 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_a_live_board(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
+    wait_for(lambda: not heartbeats())
     said = Said(0, Terminal())
     said.console.planned(plan)
     said.console.created(FOLDER, plan)
+    assert not heartbeats()
     said.console.started(make_result(run_id=IDS[0], task_id="task\x1b]0;x"))
     board = said.console._board()
     said.console._out.print(board)
@@ -235,6 +283,31 @@ class Gone(io.StringIO):
 def test_a_reader_that_left_does_not_end_the_batch(plan: Plan) -> None:
     said = Said(0, Gone())
     said.run(plan, runs(*LAUNCHED))
+
+
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+def test_a_full_disk_behind_stdout_does_not_end_the_batch(verbosity: int, plan: Plan) -> None:
+    err = io.StringIO()
+    with Path("/dev/full").open("w") as full:
+        console = RunConsole(verbosity, full, err)
+        console.planned(plan)
+        console.created(FOLDER, plan)
+        for result in runs(*LAUNCHED):
+            console.started(replace(result, status=Status.RUNNING))
+            console.ended(result)
+        console.warn("still heard")
+        console.close(runs(*LAUNCHED))
+    assert err.getvalue() == "[rollouts] warning: still heard\n"
+
+
+def test_a_full_disk_behind_stderr_does_not_end_the_batch(plan: Plan) -> None:
+    out = io.StringIO()
+    with Path("/dev/full").open("w") as full:
+        console = RunConsole(2, out, full)
+        console.output("r", b"hello\n" * 1000)
+        console.warn("unheard")
+        console.planned(plan)
+    assert out.getvalue().splitlines() == HEAD[:1]
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,16 @@ def shown_default(field: FieldInfo) -> str:
     return f"`{value}`"
 
 
+PARTIAL = ("repo", "evaluation")
+"""Tables of overrides.json that take any keys of the same table of tb_meta.json; those are listed there alone."""
+
+
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every key of a JSON file, with dots and `[]`, and its default. A table of keys is not listed itself."""
     for name, field in model.model_fields.items():
+        if model is Overrides and name in PARTIAL:
+            yield name, "`{}`"
+            continue
         inner, is_list = models_in(field.annotation), get_origin(field.annotation) is tuple
         if is_list or not inner:
             yield prefix + name, shown_default(field)
@@ -98,6 +105,15 @@ def test_no_table_of_the_benchmark_file_is_missing_in_the_reference() -> None:
 @pytest.mark.parametrize(("heading", "model"), [("tb_meta.json", Meta), ("overrides.json", Overrides)])
 def test_the_task_format_has_every_key_with_its_default_and_no_other(heading: str, model: type[BaseModel]) -> None:
     assert documented(TASK_FORMAT, heading) == dict(keys_of(model))
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_tables_that_overrides_take_in_part_are_those_of_the_description(name: str) -> None:
+    assert Overrides.model_fields[name].annotation is Meta.model_fields[name].annotation
+    assert Overrides().model_dump()[name] == Meta(task_id="t").model_dump()[name]
+    assert not getattr(Overrides(), name).model_fields_set
+    said = {code_in(row[0])[0]: row[3] for row in section(TASK_FORMAT, "overrides.json").rows}
+    assert said[name] == f"Keys of `{name}`, each in place of the task's."
 
 
 def test_the_exit_code_table_agrees_with_the_program() -> None:

@@ -1,4 +1,7 @@
-"""What a box says on its supervisor's stdout is hostile: nothing in it raises, and nothing is written elsewhere."""
+"""What a box says on its supervisor's stdout is hostile: nothing in it raises, and nothing is written elsewhere.
+
+In these tests `@` stands for the word that only the supervisor knows.
+"""
 
 from pathlib import Path
 
@@ -9,7 +12,11 @@ from hypothesis import strategies as st
 from rollouts.backends import handout as handout_module
 from rollouts.backends.handout import Handout
 
-WHOLE = b"begin\nended 3 exited\nnote all is well\nfile diff.patch 5\nab\n\0cfile notes.md 0\ndone\n"
+WORD = "c0ffee"
+WHOLE = (
+    b"\n@ begin\n\n@ ended 3 exited\n\n@ note all is well\n"
+    b"\n@ file diff.patch 5\nab\n\0c\n@ file notes.md 0\n\n@ done\n"
+)
 
 
 class Clock:
@@ -23,11 +30,26 @@ class Clock:
         return self.now
 
 
-def read(data: bytes, folder: Path, step: int = 0) -> Handout:
-    handout = Handout(folder / "out", Clock())
+def marked(data: bytes) -> bytes:
+    return data.replace(b"@", WORD.encode())
+
+
+class Box:
+    """A handout with what went astray."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stray: list[bytes] = []
+        self.handout = Handout(folder, Clock(), self.stray.append, WORD)
+
+
+def read(data: bytes, folder: Path, step: int = 0, stray: bytes = b"") -> Handout:
+    """Feed it all; what goes astray must be `stray`."""
+    box, data = Box(folder / "out"), marked(data)
+    handout = box.handout
     for start in range(0, len(data), step or max(1, len(data))):
         handout.feed(data[start : start + (step or len(data))])
     handout.close()
+    assert b"".join(box.stray) == stray
     return handout
 
 
@@ -46,97 +68,137 @@ def test_a_handout_is_read_however_it_is_cut(step: int, tmp_path: Path) -> None:
 
 
 def test_a_timeout_is_told_by_its_word(tmp_path: Path) -> None:
-    handout = read(b"begin\nended 124 timeout\ndone\n", tmp_path)
+    handout = read(b"@ begin\n@ ended 124 timeout\n@ done\n", tmp_path)
     assert handout.timed_out
     assert handout.exit_code == 124
 
 
 def test_content_that_looks_like_a_line_is_content(tmp_path: Path) -> None:
-    handout = read(b"begin\nended 0 exited\nfile diff.patch 10\ndone\ndone\ndone\n", tmp_path)
-    assert handout.files["diff.patch"].read_bytes() == b"done\ndone\n"
-    assert handout.done
+    content = marked(b"@ done\n@ done\n")
+    data = b"@ begin\n@ ended 0 exited\n@ file diff.patch %d\n" % len(content) + content
+    handout = read(data, tmp_path)
+    assert handout.files["diff.patch"].read_bytes() == content
+    assert not handout.done
+    assert read(data + b"\n@ done\n", tmp_path).done
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        b"hello",
-        b"",
-        b" begin",
-        b"BEGIN",
-        b"\xff\xfe",
-        b"begin\nbegin",
-        b"ended 0 exited",
-        b"begin\nended",
-        b"begin\nended 0",
-        b"begin\nended 0 exited now",
-        b"begin\nended -1 exited",
-        b"begin\nended 256 exited",
-        b"begin\nended 1e1 exited",
-        "begin\nended ² exited".encode(),
-        b"begin\nended " + b"9" * 5000 + b" exited",
-        b"begin\nended 0 exited\nended 0 exited",
-        b"file diff.patch 1\nx",
-        b"begin\nfile diff.patch 1\nx",
-        b"done",
-        b"begin\ndone",
-        b"begin\nended 0 exited\nfile ../../etc/passwd 1\nx",
-        b"begin\nended 0 exited\nfile /etc/passwd 1\nx",
-        b"begin\nended 0 exited\nfile result.json 1\nx",
-        b"begin\nended 0 exited\nfile diff.patch",
-        b"begin\nended 0 exited\nfile diff.patch -1",
-        b"begin\nended 0 exited\nfile diff.patch 1 1\nx",
-        b"begin\nended 0 exited\nfile diff.patch x",
-        "begin\nended 0 exited\nfile diff.patch ³".encode(),
-        b"begin\nended 0 exited\nfile diff.patch " + b"1" * 5000,
-        b"begin\nended 0 exited\nfile diff.patch 1\nxfile diff.patch 1\ny",
-        b"note x\n" * 101,
+        b"@",
+        b"@ ",
+        b"@ hello",
+        b"@  begin",
+        b"@ BEGIN",
+        b"@ \xff\xfe",
+        b"@ begin\n@ begin",
+        b"@ ended 0 exited",
+        b"@ begin\n@ ended",
+        b"@ begin\n@ ended 0",
+        b"@ begin\n@ ended 0 exited now",
+        b"@ begin\n@ ended -1 exited",
+        b"@ begin\n@ ended 256 exited",
+        b"@ begin\n@ ended 1e1 exited",
+        "@ begin\n@ ended ² exited".encode(),
+        b"@ begin\n@ ended " + b"9" * 5000 + b" exited",
+        b"@ begin\n@ ended 0 exited\n@ ended 0 exited",
+        b"@ file diff.patch 1\nx",
+        b"@ begin\n@ file diff.patch 1\nx",
+        b"@ done",
+        b"@ begin\n@ done",
+        b"@ begin\n@ ended 0 exited\n@ file ../../etc/passwd 1\nx",
+        b"@ begin\n@ ended 0 exited\n@ file /etc/passwd 1\nx",
+        b"@ begin\n@ ended 0 exited\n@ file result.json 1\nx",
+        b"@ begin\n@ ended 0 exited\n@ file diff.patch",
+        b"@ begin\n@ ended 0 exited\n@ file diff.patch -1",
+        b"@ begin\n@ ended 0 exited\n@ file diff.patch 1 1\nx",
+        b"@ begin\n@ ended 0 exited\n@ file diff.patch x",
+        "@ begin\n@ ended 0 exited\n@ file diff.patch ³".encode(),
+        b"@ begin\n@ ended 0 exited\n@ file diff.patch " + b"1" * 5000,
+        b"@ begin\n@ ended 0 exited\n@ file diff.patch 1\nx\n@ file diff.patch 1\ny",
+        b"@ note x\n" * 101,
     ],
 )
 @pytest.mark.parametrize("step", [0, 1])
-def test_anything_unexpected_breaks_the_handout(line: bytes, step: int, tmp_path: Path) -> None:
-    handout = read(line + b"\ndone\n", tmp_path, step)
+def test_a_marked_line_that_makes_no_sense_breaks_the_handout(line: bytes, step: int, tmp_path: Path) -> None:
+    handout = read(line + b"\n@ done\nmore\n", tmp_path, step)
     assert handout.broken
     assert len(handout.broken) < 200
     assert not handout.done
 
 
-def test_a_line_without_end_breaks_the_handout_and_is_not_kept(tmp_path: Path) -> None:
-    handout = Handout(tmp_path, Clock())
+@pytest.mark.parametrize(
+    "line",
+    [b"hello", b" ", b"begin", b"ended 0 exited", b"done", b"file diff.patch 1", b"BEGIN", b"\xff\xfe", b" @ begin",
+     b"@begin", b"@\tdone", b"x@ done", b"c0ffe done", b"C0FFEE done", b"c0ffee0 done"],
+)  # fmt: skip
+@pytest.mark.parametrize("step", [0, 1])
+def test_lines_without_the_word_are_passed_on_and_change_nothing(line: bytes, step: int, tmp_path: Path) -> None:
+    data = marked(line) + b"\n"
+    between = WHOLE.replace(b"\n\n@ ended", b"\n" + line + b"\n\n@ ended")
+    handout = read(data + between, tmp_path, step, stray=data * 2)
+    assert handout.broken is None
+    assert handout.done
+    assert (handout.began, handout.ended_at, handout.exit_code) == (1.0, 2.0, 3)
+    assert handout.files["diff.patch"].read_bytes() == b"ab\n\0c"
+
+
+@pytest.mark.parametrize("step", [0, 1, 5])
+def test_output_without_a_newline_does_not_spoil_the_line_behind_it(step: int, tmp_path: Path) -> None:
+    handout = read(b"half a line" + WHOLE, tmp_path, step, stray=b"half a line\n")
+    assert handout.done
+
+
+def test_the_word_is_new_for_each_box_and_cannot_be_guessed(tmp_path: Path) -> None:
+    words = {Handout(tmp_path, Clock(), lambda data: None).word for _ in range(100)}
+    assert len(words) == 100
+    assert {len(word) for word in words} == {32}
+    assert all(word.isalnum() for word in words)
+
+
+def test_a_line_without_end_is_passed_on_in_pieces_and_not_kept(tmp_path: Path) -> None:
+    box = Box(tmp_path)
     for _ in range(10):
-        handout.feed(b"x" * 1000)
-    assert handout.broken == "a line without end"
-    assert len(handout._buffer) == 0
+        box.handout.feed(b"x" * 1000)
+        assert len(box.handout._buffer) <= handout_module.LONGEST_LINE
+    assert len(box.stray) == 2
+    assert set(b"".join(box.stray)) == set(b"x")
+    box.handout.feed(b"its end" + marked(WHOLE))
+    assert b"".join(box.stray) == b"x" * 10_000 + b"its end\n"
+    assert box.handout.broken is None
+    assert box.handout.done
 
 
 def test_a_file_that_is_cut_short_breaks_the_handout(tmp_path: Path) -> None:
-    handout = read(b"begin\nended 0 exited\nfile diff.patch 10\nabc", tmp_path)
+    handout = read(b"@ begin\n@ ended 0 exited\n@ file diff.patch 10\nabc", tmp_path)
     assert handout.broken == "cut short"
 
 
 def test_a_stream_that_ends_early_is_not_done(tmp_path: Path) -> None:
-    handout = read(b"begin\nended 0 exited\n", tmp_path)
+    handout = read(b"@ begin\n@ ended 0 exited\n", tmp_path)
     assert handout.broken is None
     assert not handout.done
 
 
 def test_more_than_the_limit_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handout_module, "OUTPUT_LIMIT_BYTES", 10)
-    handout = read(b"begin\nended 0 exited\nfile notes.md 6\n123456file diff.patch 5\n12345done\n", tmp_path)
+    handout = read(
+        b"@ begin\n@ ended 0 exited\n@ file notes.md 6\n123456\n@ file diff.patch 5\n12345\n@ done\n", tmp_path
+    )
     assert handout.broken == "more than 10 bytes handed out"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.md"]
 
 
 def test_nothing_is_read_after_the_end(tmp_path: Path) -> None:
-    handout = read(WHOLE + b"file skipped.txt 3\nabc", tmp_path)
+    handout = read(WHOLE + b"@ file skipped.txt 3\nabc", tmp_path)
     assert handout.broken is None
     assert "skipped.txt" not in handout.files
 
 
 LINES = st.sampled_from([
-    b"begin\n", b"ended 0 exited\n", b"ended 124 timeout\n", b"note x\n", b"done\n", b"file diff.patch 3\nabc",
-    b"file notes.md 100\n", b"file ../x 1\nx", b"file /tmp/x 1\nx", b"file diff.patch/x 1\nx",
-    "ended ² exited\n".encode(),
+    b"\n@ begin\n", b"\n@ ended 0 exited\n", b"\n@ ended 124 timeout\n", b"\n@ note x\n", b"\n@ done\n",
+    b"\n@ file diff.patch 3\nabc", b"\n@ file notes.md 100\n", b"\n@ file ../x 1\nx", b"\n@ file /tmp/x 1\nx",
+    b"\n@ file diff.patch/x 1\nx", "\n@ ended ² exited\n".encode(), b"@ ", b"begin\n",
 ])  # fmt: skip
 
 
@@ -144,9 +206,10 @@ LINES = st.sampled_from([
 @given(pieces=st.lists(st.one_of(LINES, st.binary(max_size=30)), max_size=12))
 def test_no_input_raises_or_writes_elsewhere(pieces: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("handout")
-    handout = Handout(folder / "out", Clock())
+    box = Box(folder / "out")
     for piece in pieces:
-        handout.feed(piece)
-    handout.close()
+        box.handout.feed(marked(piece))
+    box.handout.close()
+    assert len(b"".join(box.stray)) <= sum(len(marked(piece)) for piece in pieces)
     written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert written <= {f"out/{name}" for name in handout_module.NAMES}

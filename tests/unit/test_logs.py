@@ -1,14 +1,19 @@
 """Logs: capped with head and tail kept, the cut marked, and free of secrets."""
 
+import itertools
+import json
 import re
 import threading
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.logs import LogFile, Scrubber, tail_of
+from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 
 SECRET = "sk-canary-0123456789"
 
@@ -107,9 +112,116 @@ def test_no_way_to_cut_a_stream_lets_a_secret_through(words: list[str], data: st
     assert out + scrub.rest() == text.replace(secret, b"[secret]")
 
 
+# --- a secret in another form -------------------------------------------------------------------------------------
+
+HARD = 'k~y/+?"\\ é>>>???\n1'
+"""Holds what base64 writes as + and /, what a URL must escape, and what JSON must."""
+
+
+def scrubbed(data: bytes, step: int, *secrets: str) -> bytes:
+    scrub, out = Scrubber(secrets), b""
+    for start in range(0, len(data), step):
+        out += scrub(data[start : start + step])
+    return out + scrub.rest()
+
+
+ENCODE: dict[str, Callable[[bytes], bytes]] = {"standard": b64encode, "urlsafe": urlsafe_b64encode}
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("encode", ENCODE)
+@pytest.mark.parametrize("secret", [SECRET, SECRET[:-1], SECRET[:-2], HARD, "123456"])
+def test_a_secret_within_base64_is_hidden_at_every_offset(secret: str, encode: str, step: int) -> None:
+    """Left are the characters that a neighbour has a part in: those tell at most 4 bits of the secret on each side."""
+    size = len(secret.encode())
+    for before, after in itertools.product(range(6), range(4)):
+        coded = ENCODE[encode](b"\xff" * before + secret.encode() + b"\xfe" * after)
+        first, last = -(-before * 8 // 6), (before + size) * 8 // 6  # the characters that hold the secret alone
+        expected = coded[:first] + b"[secret]" + coded[last:]
+        assert scrubbed(b"<" + coded + b">", step, secret) == b"<" + expected + b">"
+
+
+def test_both_alphabets_of_base64_are_meant() -> None:
+    assert b"/" in b64encode(HARD.encode()) or b"+" in b64encode(HARD.encode())
+    assert b64encode(HARD.encode()) != urlsafe_b64encode(HARD.encode())
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "url": lambda text: quote(text, safe=""),
+    "json": lambda text: json.dumps(text)[1:-1],
+    "padding stripped": lambda text: b64encode(b"user:" + text.encode() + b"\n").decode().rstrip("="),
+}
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
+@pytest.mark.parametrize("form", ["plain", "url", "json"])
+@pytest.mark.parametrize("secret", [SECRET, HARD, "a b&c=d", 'quo"te', "back\\slash", "ümläüt"])
+def test_an_escaped_secret_is_hidden_however_it_is_cut(secret: str, form: str, step: int) -> None:
+    text = FORMS[form](secret)
+    assert scrubbed(f"[{text}{text}] {text}\n".encode(), step, secret) == b"[[secret][secret]] [secret]\n"
+
+
+@pytest.mark.parametrize("step", [1, 4, 1000])
+def test_a_secret_of_basic_authentication_is_hidden(step: int) -> None:
+    found = scrubbed(f"Authorization: Basic {FORMS['padding stripped'](SECRET)}\n".encode(), step, SECRET)
+    assert found.startswith(b"Authorization: Basic dXNlcj")
+    assert b"[secret]" in found
+    assert len(found) < len("Authorization: Basic dXNlcjp") + len("[secret]") + 5
+
+
+def test_every_form_is_counted() -> None:
+    scrub = Scrubber([HARD])
+    for form in ("plain", "url", "json"):
+        scrub(FORMS[form](HARD).encode())
+    scrub(b64encode(HARD.encode()))
+    assert scrub.replaced == 4
+
+
+def test_a_file_is_freed_of_encoded_secrets(tmp_path: Path) -> None:
+    (tmp_path / "diff.patch").write_bytes(b"+" + b64encode(f"x{SECRET}".encode()) + b"\n")
+    assert scrub_file(tmp_path / "diff.patch", [SECRET])
+    assert re.fullmatch(rb"\+\w\w\[secret\]\w?=*\n", (tmp_path / "diff.patch").read_bytes())
+    assert not scrub_file(tmp_path / "diff.patch", [SECRET])
+    assert [path.name for path in tmp_path.iterdir()] == ["diff.patch"]
+
+
+def test_values_too_short_to_be_secrets_are_left_alone_in_every_form() -> None:
+    data = b64encode(b"12345") + b" 1%202345 " + b64encode(b"x12345")
+    assert scrubbed(data, 3, "12345", "a b") == data
+
+
 def test_the_last_words_of_a_log_are_text(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"a" * 100 + "é\xff".encode() + b"\xff")
     assert tail_of(tmp_path / "x", 5) == "éÿ�"
     assert len(tail_of(tmp_path / "x", 1000)) == 103
     (tmp_path / "x").write_bytes(b"")
     assert tail_of(tmp_path / "x", 10) == ""
+
+
+@pytest.mark.parametrize(
+    ("secrets", "pieces", "clean"),
+    [
+        (("sk-canary", "sk-canary-0123456789"), (b"x sk-canary", b"-0123456789 y"), b"x [secret] y"),
+        (("sk-canary", "sk-canary-0123456789"), (b"x sk-canary", b" y"), b"x [secret] y"),
+        (("abcabc",), (b"xxabcabc", b"zzz"), b"xx[secret]zzz"),
+        (("aaaaaa",), (b"a" * 7, b"a" * 5, b"b"), b"[secret][secret]b"),
+        (("\udcffbinary",), (b"x \xffbinary y",), b"x [secret] y"),
+    ],
+)
+def test_secrets_that_begin_or_repeat_alike_are_found(
+    secrets: tuple[str, ...], pieces: tuple[bytes, ...], clean: bytes
+) -> None:
+    scrub = Scrubber(secrets)
+    assert b"".join(map(scrub, pieces)) + scrub.rest() == clean
+
+
+@given(st.lists(st.sampled_from([b"abc", b"a", b"bca", b"abcabc", b"x", b"abcabcabd"]), max_size=12), st.data())
+def test_how_a_stream_is_cut_makes_no_difference(parts: list[bytes], data: st.DataObject) -> None:
+    whole, secrets = b"".join(parts), ("abcabc", "abcabcabd")
+    at_once, in_pieces = Scrubber(secrets), Scrubber(secrets)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    expected = at_once(whole) + at_once.rest()
+    assert b"".join(map(in_pieces, pieces)) + in_pieces.rest() == expected
+    assert b"abcabc" not in expected

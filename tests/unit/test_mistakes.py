@@ -1,11 +1,13 @@
 """Mistakes in users' files, told in one line each."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollouts.errors import ConfigError
-from rollouts.mistakes import deeper_than, did_you_mean, did_you_mean_path, read_text, show
+from rollouts.mistakes import deeper_than, did_you_mean, did_you_mean_path, mistakes, read_text, show
 
 
 def test_a_close_word_is_suggested() -> None:
@@ -56,3 +58,32 @@ def test_a_path_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_text(tmp_path / ("x" * 300), "a file")
     assert "\n" not in str(caught.value)
+
+
+class Chosen(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    backend: Annotated[Literal["docker", "modal", "local"], Field(description="one of docker, modal, local")]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("dokcer", '"dokcer"; did you mean docker?'),
+        ("Local", '"Local"; did you mean local?'),
+        ("podman", '"podman"'),
+        ("", '""'),
+        (5, "5"),
+        (["docker"], '["docker"]; did you mean docker?'),
+        (None, "null"),
+    ],
+)
+def test_a_word_that_is_close_to_one_of_a_few_is_suggested(value: object, said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Chosen.model_validate({"backend": value})
+    assert mistakes(caught.value, Chosen) == [f"backend: expected one of docker, modal, local, got {said}"]
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbfa\xef\xbb\xbf")
+    assert read_text(tmp_path / "x", "a file") == "a\ufeff"

@@ -108,6 +108,26 @@ def test_keys_of_the_first_runs_stay_when_more_rollouts_are_wanted(task: Task) -
     ]
 
 
+def test_an_entry_that_stands_twice_gets_keys_of_its_own(task: Task) -> None:
+    once, twice = plan(task, entry(rollouts=4)), plan(task, entry(rollouts=2), entry(rollouts=2))
+    assert len({spec.key for spec in twice}) == 4
+    assert [(spec.entry, spec.rollout) for spec in twice] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [spec.key for spec in twice] == [spec.key for spec in once]
+
+
+def test_an_entry_between_two_equal_ones_does_not_change_their_keys(task: Task) -> None:
+    plain = plan(task, entry(), entry())
+    parted = plan(task, entry(), entry(model="claude-3"), entry())
+    assert [parted[0].key, parted[2].key] == [spec.key for spec in plain]
+    assert len({spec.key for spec in parted}) == 3
+
+
+def test_a_task_that_two_globs_name_gets_different_keys(task: Task, tmp_path: Path) -> None:
+    other = make_task(tmp_path / "task_2")
+    benchmark = make_benchmark(tasks=[entry(), entry()])
+    assert len({spec.key for spec in make_plan(benchmark, [[task, other], [other]])}) == 3
+
+
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({}, {"model": "gpt-5"}),

@@ -10,7 +10,7 @@ from rollouts import prepare as prepare_module
 from rollouts.backends import open_backend
 from rollouts.backends.base import BOX_REPO, Image
 from rollouts.config import DockerSettings
-from rollouts.errors import ImageFailed
+from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
 from rollouts.prepare import Preparation
 from rollouts.tasks import HIDDEN_FROM_AGENTS, Task
 from rollouts.workspace import Source, prepare_source
@@ -61,6 +61,15 @@ def test_what_the_build_sees_changes_its_digest(preparation: Preparation, tmp_pa
     assert len(digests) == 3
 
 
+def test_a_dockerfile_that_is_no_text_still_has_a_digest(preparation: Preparation, tmp_path: Path) -> None:
+    variants: list[bytes] = [b"FROM x\n#\xff", b"FROM x\n#\xfe"]
+    digests = {
+        image(preparation, tmp_path / str(n), files={"Dockerfile": data}).dockerfile_digest
+        for n, data in enumerate(variants)
+    }
+    assert len(digests) == 2
+
+
 def test_an_image_of_the_task_beats_its_dockerfile(preparation: Preparation, tmp_path: Path) -> None:
     found = image(preparation, tmp_path, files={"Dockerfile": "FROM x"}, meta={"environment": {"image": "debian"}})
     assert (found.base, found.dockerfile) == ("debian", None)
@@ -95,8 +104,47 @@ def test_a_source_is_made_once_however_many_ask(
 def test_a_source_that_cannot_be_had_is_told_to_all(preparation: Preparation, tmp_path: Path) -> None:
     task = make_task(tmp_path / "t", meta={"repo": {"git_url": "/nowhere"}})
     for _ in range(2):
-        with pytest.raises(ImageFailed, match="cannot fetch /nowhere"):
+        with pytest.raises(SandboxFailed, match="cannot fetch /nowhere") as caught:
             preparation.source(task)
+        assert type(caught.value) is SandboxFailed  # worth another try, unlike what follows
+
+
+def test_a_source_that_can_never_be_had_is_not_tried_again(
+    preparation: Preparation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def count(task: Task, cache: Path) -> Source:
+        made.append(task.task_id)
+        return prepare_source(task, cache)
+
+    monkeypatch.setattr(prepare_module, "prepare_source", count)
+    task = make_task(tmp_path / "t", meta={"repo": {"subdir": "nowhere"}}, repo={"a": "a"})
+    for _ in range(2):
+        with pytest.raises(ImageFailed, match=r"repo\.subdir: no such folder, got nowhere$"):
+            preparation.source(task)
+    assert made == ["t"]
+
+
+def test_a_source_that_is_being_made_is_not_waited_for_once_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_backend("local", DockerSettings(), tmp_path / "cache")
+    preparation = Preparation(make_benchmark(), backend, tmp_path / "cache")
+    let_go, ended = threading.Event(), threading.Event()
+
+    def slow(task: Task, cache: Path) -> Source:
+        backend.cancel()
+        let_go.wait(60)
+        ended.set()
+        raise SandboxFailed("too late")
+
+    monkeypatch.setattr(prepare_module, "prepare_source", slow)
+    with pytest.raises(JobCancelled):
+        preparation.source(make_task(tmp_path / "t"))
+    assert not ended.is_set()
+    let_go.set()
+    assert ended.wait(10)
 
 
 def test_a_planned_recipe_makes_nothing_and_is_the_real_one(preparation: Preparation, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Batches on disk: the journal is the truth, everything else is derived from it and valid at every instant."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -10,13 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from rollouts import store
 from rollouts.errors import ExitCode, NotFoundError, StoreError
 from rollouts.files import write_whole
 from rollouts.plan import RunSpec
 from rollouts.results import RunError, RunResult, Status
-from rollouts.store import Batch, BatchState, DataRoot, batches, describe_batches, find_batch, shown_path
+from rollouts.store import (
+    Batch,
+    BatchState,
+    DataRoot,
+    batches,
+    describe_batches,
+    find_batch,
+    refresh_abandoned,
+    shown_path,
+)
 from tests.samples import make_spec, make_task
 
 HEADER = {"config": "configs/x.toml", "backend": "local", "parallel": 2, "environment": {"python": "3"}}
@@ -229,6 +240,103 @@ def test_a_full_disk_at_the_end_is_told(root: DataRoot, spec: RunSpec, monkeypat
         batch.close(finished=True)
 
 
+# --- what a process that died left behind -------------------------------------------------------------------------
+
+
+def die(root: DataRoot, spec: RunSpec) -> Path:
+    """A batch whose process died after its first of three runs ended, with nothing but the journal up to date."""
+    batch = create(root, spec, count=3)
+    early = (batch.folder / "manifest.json").read_bytes()
+    end(batch, batch.results[0], duration_s=1.5)
+    batch.started(batch.results[1].run_id)
+    batch.close(finished=False)
+    for place in (batch.folder / "task_results").iterdir():
+        place.unlink()
+    (batch.folder / "runs.txt").unlink()
+    (batch.folder / "manifest.json").write_bytes(early)
+    make_older(batch.folder)
+    return batch.folder
+
+
+def make_older(folder: Path) -> None:
+    """Let the manifest be behind its journal."""
+    written = (folder / "events.jsonl").stat().st_mtime_ns
+    os.utime(folder / "manifest.json", ns=(written - 10**9, written - 10**9))
+
+
+def stats(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_what_a_dead_process_left_is_brought_up_to_date(root: DataRoot, spec: RunSpec) -> None:
+    folder = die(root, spec)
+    assert [result["status"] for result in manifest(folder)["results"]] == ["pending"] * 3
+    journal = (folder / "events.jsonl").read_bytes()
+    refresh_abandoned(root)
+    found = manifest(folder)
+    assert found == BatchState.load(folder).manifest()
+    assert [(result["status"], result["attempt"]) for result in found["results"]] == [
+        ("launched", 1),
+        ("running", 1),
+        ("pending", 0),
+    ]
+    assert (folder / "runs.txt").read_text() == "".join(f"data/runs/{folder.name}-{n}\n" for n in range(3))
+    assert [path.name for path in (folder / "task_results").iterdir()] == [f"{folder.name}-0.json"]
+    assert json.loads((folder / f"task_results/{folder.name}-0.json").read_text()) == found["results"][0]
+    assert (folder / "events.jsonl").read_bytes() == journal
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_what_is_up_to_date_is_not_written_again(root: DataRoot, spec: RunSpec) -> None:
+    folder = die(root, spec)
+    refresh_abandoned(root)
+    before = stats(folder)
+    refresh_abandoned(root)
+    assert stats(folder) == before
+    batch = create(root, spec, "other")
+    end(batch, batch.results[0])
+    batch.close(finished=True)
+    before = stats(batch.folder)
+    refresh_abandoned(root)
+    assert stats(batch.folder) == before
+
+
+def test_a_batch_at_work_is_left_alone(root: DataRoot, spec: RunSpec) -> None:
+    folder = die(root, spec)
+    before = stats(folder)
+    began = time.monotonic()
+    with FileLock(folder / ".lock"):
+        refresh_abandoned(root)
+        assert stats(folder) == before
+    assert time.monotonic() - began < 5
+    refresh_abandoned(root)
+    assert stats(folder) != before
+
+
+def test_one_batch_that_cannot_be_refreshed_does_not_keep_others_from_it(
+    root: DataRoot, spec: RunSpec, places: Sequence[str]
+) -> None:
+    damaged = root.rollouts / "bench" / places[0]
+    (damaged / "events.jsonl").write_bytes(b"nonsense\n")
+    make_older(damaged)
+    gone = root.rollouts / "bench" / places[1]
+    (gone / "events.jsonl").unlink()
+    before = stats(damaged), stats(gone)
+    folder = die(root, spec)
+    refresh_abandoned(root)
+    assert (stats(damaged), stats(gone)) == before
+    assert manifest(folder) == BatchState.load(folder).manifest()
+
+
+def test_where_nothing_was_run_nothing_is_refreshed(root: DataRoot) -> None:
+    refresh_abandoned(root)
+    assert not root.path.exists()
+
+
 # --- finding batches ----------------------------------------------------------------------------------------------
 
 
@@ -316,6 +424,36 @@ def test_batches_are_described(root: DataRoot, spec: RunSpec) -> None:
             "rollout_dir": f"data/rollouts/bench/{batch.stamp}",
         }
     ]
+
+
+DAMAGE = {
+    "no JSON": b"nonsense\n",
+    "zeros": b"\0" * 100 + b"\n",
+    "no table": b"[1]\n",
+    "a number": b"5\n",
+    "no event": b"{}\n",
+    "an unknown run": b'{"event": "started", "at": "x", "run_id": "x", "attempt": 1}\n',
+    "no run": b'{"event": "ended", "at": "x"}\n',
+    "half a run": b'{"event": "ended", "run": {"run_id": "x"}}\n',
+    "a run that is none": b'{"event": "ended", "run": null}\n',
+    "no UTF-8": b'{"event": "\xff"}\n',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_journal_does_not_hide_other_batches(
+    damage: str, root: DataRoot, places: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = root.rollouts / "bench" / places[1] / "events.jsonl"
+    with journal.open("ab") as lines:
+        lines.write(DAMAGE[damage])
+    rows = describe_batches(root, None)
+    assert [row["stamp"] for row in rows] == [places[0], *places[2:]]
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(f"{journal}: ")
+    assert "damaged" in caplog.messages[0]
+    with pytest.raises(StoreError, match="damaged"):
+        BatchState.load(journal.parent)
 
 
 def test_paths_are_relative_below_the_current_directory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

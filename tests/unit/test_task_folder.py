@@ -1,6 +1,8 @@
 """Task folders: what they may hold, what overrides change, and that nothing leaves the folder or changes it."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +186,79 @@ def test_a_task_without_source_instructions_or_folder_is_told(tmp_path: Path) ->
     assert mistakes_of(tmp_path / "file") == ["TASK: is not a folder"]
 
 
+def test_the_mistakes_of_both_files_are_told_together(tmp_path: Path) -> None:
+    write_task(
+        tmp_path / "t",
+        meta={"task_id": "../x", "enviroment": {}, "repo": {"subdir": "/", "brnch": "x"}},
+        overrides={"lm_instruction": "x", "repo": {"branch": "a..b"}, "evaluation": {"timeout_s": 0, "setpu": "x"}},
+    )
+    found = mistakes_of(tmp_path / "t")
+    assert [line.split(": ")[:2] for line in found] == [
+        ["TASK/tb_meta.json", "enviroment"],
+        ["TASK/tb_meta.json", "repo.brnch"],
+        ["TASK/tb_meta.json", "task_id"],
+        ["TASK/tb_meta.json", "repo.subdir"],
+        ["TASK/overrides.json", "lm_instruction"],
+        ["TASK/overrides.json", "evaluation.setpu"],
+        ["TASK/overrides.json", "repo.branch"],
+        ["TASK/overrides.json", "evaluation.timeout_s"],
+    ]
+
+
+def test_a_description_that_is_no_json_does_not_hide_what_is_wrong_with_the_overrides(tmp_path: Path) -> None:
+    write_task(tmp_path / "t", overrides={"remove_repo_paths": "x"})
+    (tmp_path / "t/tb_meta.json").write_text("{")
+    first, second = mistakes_of(tmp_path / "t")
+    assert first.startswith("TASK/tb_meta.json: not valid JSON: ")
+    assert second.startswith("TASK/overrides.json: remove_repo_paths: expected a list of paths")
+
+
+@pytest.mark.parametrize("name", ["tb_meta.json", "overrides.json", "LM_INSTRUCTIONS.md"])
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_should_be_a_file_and_is_none_is_told(kind: str, name: str, tmp_path: Path) -> None:
+    path = write_task(tmp_path / "t", overrides={}) / name
+    path.unlink()
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    assert mistakes_of(tmp_path / "t") == [f"TASK/{name}: is not a file"]
+
+
+@pytest.mark.parametrize("name", ["tb_meta.json", "overrides.json", "LM_INSTRUCTIONS.md", "repo/main.py"])
+def test_a_file_that_may_not_be_read_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_task(tmp_path / "t", overrides={})
+    refused, read_bytes = tmp_path / "t" / name, Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path == refused:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert mistakes_of(tmp_path / "t") == [f"TASK/{name}: cannot be read: Permission denied"]
+
+
+@pytest.mark.parametrize("name", ["tb_meta.json", "overrides.json"])
+@pytest.mark.parametrize("text", [r'{"x": "\ud800"}', r'{"\udc00": 1}', r'{"x": [{"y": "a\udfffb"}]}'])
+def test_half_a_character_is_told(text: str, name: str, tmp_path: Path) -> None:
+    write_task(tmp_path / "t", overrides={})
+    (tmp_path / "t" / name).write_text(text)
+    assert mistakes_of(tmp_path / "t") == [f"TASK/{name}: holds half a character (a lone surrogate), which is no text"]
+
+
+def test_a_whole_character_of_two_halves_is_text(tmp_path: Path) -> None:
+    write_task(tmp_path / "t")
+    (tmp_path / "t/overrides.json").write_text(r'{"lm_instructions": "\ud83d\ude00"}')
+    assert load_task(tmp_path / "t").instructions == "😀"
+
+
+def test_byte_order_marks_are_no_mistakes(tmp_path: Path) -> None:
+    write_task(tmp_path / "t", overrides={"environment_variables": {"X": "1"}}, instructions="Mend it.\n")
+    for name in ("tb_meta.json", "overrides.json", "LM_INSTRUCTIONS.md"):
+        path = tmp_path / "t" / name
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    task = load_task(tmp_path / "t")
+    assert (task.task_id, task.instructions, task.environment_variables) == ("t", "Mend it.\n", {"X": "1"})
+
+
 # --- overrides ----------------------------------------------------------------------------------------------------
 
 OVERRIDES: dict[str, Any] = {
@@ -207,6 +282,34 @@ def test_overrides_change_all_that_they_name_and_nothing_else(tmp_path: Path) ->
     assert (task.evaluation.timeout_s, task.evaluation.setup) == (5.0, "make")
     assert [rubric.id for rubric in task.evaluation.rubrics] == ["only"]
     assert task.overrides == tmp_path / "t/overrides.json"
+
+
+def test_overrides_replace_keys_of_repo_and_evaluation_one_by_one(tmp_path: Path) -> None:
+    meta = {"repo": META["repo"], "evaluation": META["evaluation"]}
+    overrides = {
+        "repo": {"subdir": None, "sparse_checkout": [], "stars": 5},
+        "evaluation": {"fail_to_pass": ["c"], "metrics": None, "timeout_s": 600},
+    }
+    plain = make_task(tmp_path / "1/t", meta=meta)
+    task = make_task(tmp_path / "2/t", meta=meta, overrides=overrides)
+    assert task.repo.model_dump() == {**plain.repo.model_dump(), "subdir": None, "sparse_checkout": ()}
+    changed = {"fail_to_pass": ("c",), "metrics": None, "timeout_s": 600.0}
+    assert task.evaluation.model_dump() == {**plain.evaluation.model_dump(), **changed}
+    assert (plain.repo.subdir, plain.evaluation.timeout_s) == ("pkg", 30.0)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"repo": {}, "evaluation": {}}, {"repo": {"foreign": 1}}])
+def test_overrides_that_name_no_key_change_nothing(overrides: dict[str, Any], tmp_path: Path) -> None:
+    meta = {"repo": META["repo"], "evaluation": META["evaluation"]}
+    task, plain = make_task(tmp_path / "1/t", meta=meta, overrides=overrides), make_task(tmp_path / "2/t", meta=meta)
+    assert (task.repo, task.evaluation) == (plain.repo, plain.evaluation)
+
+
+def test_a_rubric_that_overrides_take_away_is_missed(tmp_path: Path) -> None:
+    write_task(tmp_path / "t", meta=META, overrides={"evaluation": {"rubrics": [{"id": "r2"}]}})
+    assert mistakes_of(tmp_path / "t") == [
+        "TASK/tb_meta.json: evaluation.test_scripts[0].rubric_id: no such rubric, got r1"
+    ]
 
 
 def test_reading_a_task_leaves_its_folder_byte_for_byte(tmp_path: Path) -> None:
@@ -243,6 +346,8 @@ def test_overrides_given_by_name_beat_the_tasks_own(tmp_path: Path) -> None:
         ({"inject_files": [{"path": "x"}]}, "inject_files[0].content: missing; expected the file's text"),
         ({"repo": {"subdir": ".."}}, "repo.subdir: expected a path inside the repository"),
         ({"repo": {"brnch": "x"}}, "repo.brnch: unknown key; did you mean repo.branch?"),
+        ({"repo": None}, "repo: expected a table, got null"),
+        ({"evaluation": []}, "evaluation: expected a table, got []"),
         ({"evaluation": {"timeout_s": "x"}}, 'evaluation.timeout_s: expected a number of seconds above 0, got "x"'),
         ({"environment_variables": {"X": 1}}, "environment_variables.X: expected a table of variable names"),
         ({"environment_variables": {"TIMEOUT_SEC": "x"}}, "environment_variables: expected TIMEOUT_SEC to be a string"),
@@ -335,6 +440,28 @@ def test_the_mistakes_of_all_tasks_are_told_at_once(tmp_path: Path) -> None:
         "b.toml: tasks[1]: TMP/nowhere/*: the glob matches no folder with a tb_meta.json",
         "b.toml: tasks[2]: TMP/missing: no such task folder",
     ]
+
+
+def test_two_folders_must_not_share_an_id(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write_task(tmp_path / "tasks" / name, meta={"task_id": "same" if name != "c" else "c"})
+    entries = [{"prepared_dir": str(tmp_path / text), "agent": "nop"} for text in ("tasks/a", "tasks/*", "missing")]
+    with pytest.raises(ConfigError) as caught:
+        load_tasks(make_benchmark(tasks=entries), Path("b.toml"))
+    assert [line.replace(str(tmp_path), "TMP") for line in caught.value.mistakes] == [
+        "b.toml: tasks[2]: TMP/missing: no such task folder",
+        "b.toml: TMP/tasks/b/tb_meta.json: task_id: same is also that of TMP/tasks/a",
+        "b.toml: TMP/tasks/d/tb_meta.json: task_id: same is also that of TMP/tasks/a",
+    ]
+
+
+def test_one_folder_by_two_names_shares_its_id_with_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_task(tmp_path / "t")
+    (tmp_path / "link").symlink_to("t")
+    monkeypatch.chdir(tmp_path)
+    entries = [{"prepared_dir": text, "agent": "nop"} for text in ("t", f"{tmp_path}/t", "link", "./t")]
+    loaded = load_tasks(make_benchmark(tasks=entries), Path("b.toml"))
+    assert [task.task_id for tasks in loaded for task in tasks] == ["t"] * 4
 
 
 def test_a_task_is_read_once_however_many_entries_name_it(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 """Sources: where they come from, what is changed about them, and that nothing of their past goes along."""
 
+import http.server
 import json
 import os
 import shutil
 import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollouts.errors import ImageFailed
+from rollouts.errors import ImageFailed, SandboxFailed
 from rollouts.tasks import Task
 from rollouts.workspace import Changes, Source, count_changes, find_source, prepare_source, repo_info
 from tests.samples import git, make_repository, make_task, read_tree, write_files
@@ -111,8 +115,10 @@ def test_a_missing_branch_is_named(tmp_path: Path, history: tuple[Path, list[str
 
 
 def test_a_repository_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImageFailed, match=r"repo\.git_url: cannot fetch /nowhere/at/all: .*does not exist") as caught:
+    said = r"t/tb_meta\.json: repo\.git_url: cannot fetch /nowhere/at/all: .*does not exist"
+    with pytest.raises(SandboxFailed, match=said) as caught:
         source_of(git_task(tmp_path / "t", "/nowhere/at/all"), tmp_path / "cache")
+    assert type(caught.value) is SandboxFailed  # it may be there the next time
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache/git").glob("*.git"))
 
@@ -186,10 +192,77 @@ def test_find_source_makes_nothing(tmp_path: Path, history: tuple[Path, list[str
 
 def test_credentials_are_neither_told_nor_kept(tmp_path: Path) -> None:
     task = git_task(tmp_path / "t", "http://user:hunter2secret@127.0.0.1:9/x.git", start_commit_sha="1" * 40)
-    with pytest.raises(ImageFailed) as caught:
+    with pytest.raises(SandboxFailed) as caught:
         source_of(task, tmp_path / "cache")
+    assert type(caught.value) is SandboxFailed
     assert "hunter2secret" not in str(caught.value)
     assert "http://127.0.0.1:9/x.git" in str(caught.value)
+    assert holding(b"hunter2secret", tmp_path / "cache") == []
+
+
+def holding(text: bytes, folder: Path) -> list[Path]:
+    """Every file whose name or content has that text."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if text in path.read_bytes() or text in os.fsencode(path)]
+
+
+class Served(http.server.SimpleHTTPRequestHandler):
+    """A web server that wants a password, as git meets one."""
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] != f"Basic {b64encode(b'user:hunter2secret').decode()}":
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.end_headers()
+            return
+        super().do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
+        """Quiet."""
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address, with a password, at which `tmp_path` can be read."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # nobody's own credential helper
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Served, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://user:hunter2secret@127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_credentials_that_work_are_used_and_not_kept(
+    tmp_path: Path, history: tuple[Path, list[str]], served: str
+) -> None:
+    upstream, commits = history
+    git("update-server-info", cwd=upstream)
+    url, cache = f"{served}/upstream/.git", tmp_path / "cache"
+    first = git_task(tmp_path / "t", url, start_commit_sha=commits[0])
+    source = source_of(first, cache)
+    assert (source.tree / "a.txt").read_text() == "one\n"
+    assert source.origin == url.replace("user:hunter2secret@", "")
+    assert holding(b"hunter2secret", cache) == []
+    write_files(upstream, {"a.txt": "three\n"})
+    git("commit", "-q", "-a", "-m", "later", cwd=upstream)
+    git("update-server-info", cwd=upstream)
+    later = git_task(tmp_path / "t2", url, start_commit_sha=git("rev-parse", "HEAD", cwd=upstream))
+    source = source_of(later, cache)
+    assert (source.tree / "a.txt").read_text() == "three\n"
+    assert len(list((cache / "git").glob("*.git"))) == 1
+    assert holding(b"hunter2secret", cache) == []
+    assert "hunter2secret" not in json.dumps(repo_info(source, later))
+    config = next((cache / "git").glob("*.git")) / "config"
+    assert git("config", "--file", str(config), "remote.origin.url", cwd=tmp_path) == source.origin
+    shutil.rmtree(upstream)
+    gone = git_task(tmp_path / "t3", url, start_commit_sha="1" * 40)
+    with pytest.raises(SandboxFailed, match="cannot fetch http://127") as caught:
+        source_of(gone, cache)
+    assert "hunter2secret" not in str(caught.value)
+    assert holding(b"hunter2secret", cache) == []
 
 
 @pytest.mark.parametrize("variable", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"])
@@ -286,6 +359,44 @@ def test_overrides_that_cannot_be_applied_are_one_line(overrides: dict[str, Any]
         source_of(task, tmp_path / "cache")
     assert "\n" not in str(caught.value)
     assert names(outside) == {"secret"}
+    assert not list((tmp_path / "cache/sources").iterdir())
+
+
+@pytest.mark.parametrize("repo", [{"a.txt": "a"}, {"nope": "a file"}])
+def test_a_subdir_that_is_not_there_is_named(repo: dict[str, str], tmp_path: Path) -> None:
+    task = make_task(tmp_path / "t", meta={"repo": {"subdir": "nope"}}, repo=repo)
+    for _ in range(2):  # also when the source itself was made before
+        with pytest.raises(ImageFailed) as caught:
+            source_of(task, tmp_path / "cache")
+        assert str(caught.value) == f"{tmp_path}/t/tb_meta.json: repo.subdir: no such folder, got nope"
+
+
+def test_a_subdir_that_overrides_bring_along_is_there(tmp_path: Path) -> None:
+    overrides = {"repo": {"subdir": "new/deep"}, "inject_files": [{"path": "new/deep/x", "content": "x"}]}
+    task = make_task(tmp_path / "t", overrides=overrides)
+    assert (source_of(task, tmp_path / "cache").tree / "new/deep").is_dir()
+
+
+def test_a_pipe_in_the_repo_folder_is_named(tmp_path: Path) -> None:
+    write_files(tmp_path / "t/repo", {"a.txt": "a", "deep/b.txt": "b"})
+    os.mkfifo(tmp_path / "t/repo/deep/pipe")
+    task = make_task(tmp_path / "t")
+    with pytest.raises(ImageFailed, match=r"t/repo/deep/pipe: cannot be copied: .*is a named pipe$") as caught:
+        source_of(task, tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache/sources").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("overlay", "said"), [("folder", "folder: is a folder in the repository"), ("a.txt/below", "a.txt/below: ")]
+)
+def test_an_overlay_that_does_not_fit_the_repository_is_named(overlay: str, said: str, tmp_path: Path) -> None:
+    files = {f"overlay_repo_files/{overlay}": "x"}
+    task = make_task(tmp_path / "t", repo={"a.txt": "a", "folder/x": "x"}, files=files)
+    with pytest.raises(ImageFailed) as caught:
+        source_of(task, tmp_path / "cache")
+    assert str(caught.value).startswith(f"{tmp_path}/t: {said}")
+    assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache/sources").iterdir())
 
 

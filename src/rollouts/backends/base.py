@@ -293,7 +293,7 @@ class Once:
     def __init__(self, cancelled: threading.Event) -> None:
         self._cancelled = cancelled
         self._lock = threading.Lock()
-        self._keys: dict[str, tuple[threading.Event, list[SandboxFailed]]] = {}
+        self._keys: dict[str, tuple[threading.Event, list[Exception]]] = {}
 
     def __call__(self, key: str, work: Callable[[], None]) -> None:
         """Do `work` for `key` unless it was done. A SandboxFailed of it is raised for all who asked.
@@ -312,10 +312,10 @@ class Once:
         if failures:
             raise failures[0]
 
-    def _do(self, key: str, work: Callable[[], None], done: threading.Event, failures: list[SandboxFailed]) -> None:
+    def _do(self, key: str, work: Callable[[], None], done: threading.Event, failures: list[Exception]) -> None:
         try:
             work()
-        except SandboxFailed as exc:
+        except (SandboxFailed, JobCancelled) as exc:
             failures.append(exc)
         except Exception as exc:  # noqa: BLE001 - raised again, as ours, in the threads that wait
             failures.append(SandboxFailed(f"{type(exc).__name__}: {exc}"))

@@ -61,6 +61,9 @@ class Handout:
 
     def close(self) -> None:
         """The stream is over; a file that was cut short does not count."""
+        if self._buffer and self._open is None:
+            self.stray(bytes(self._buffer))
+            self._buffer.clear()
         if self._open is not None:
             self._open.close()
             self._open = None
