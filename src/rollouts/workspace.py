@@ -150,6 +150,8 @@ def _applying(task: Task, name: str) -> Iterator[None]:
 
 def _remove(task: Task, tree: Path, pattern: str) -> None:
     """By its name when there is such a file, even one like `[id].js`; else as a glob."""
+    if any("**" in part and part != "**" for part in PurePosixPath(pattern).parts):
+        raise ValueError("** must stand alone between slashes")  # newer Pythons would take it, for something else
     exact = tree / pattern.strip("/")
     found = [exact] if os.path.lexists(exact) else list(tree.glob(pattern.strip("/")))
     if not found:

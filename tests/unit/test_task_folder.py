@@ -84,8 +84,8 @@ def test_parts_beside_the_description_are_found(tmp_path: Path) -> None:
     [
         ("", "not valid JSON: Expecting value (at line 1, column 1)"),
         (
-            '{"task_id": "t",\n }',
-            "not valid JSON: Expecting property name enclosed in double quotes (at line 2, column 2)",
+            '{"task_id": "t"\n x}',
+            "not valid JSON: Expecting ',' delimiter (at line 2, column 2)",
         ),
         ("[]", "expected a JSON object"),
         ("{}", "task_id: missing; expected a name of 1 to 64 characters"),
