@@ -18,6 +18,11 @@ from rollouts.backends.owner import Owner
 from tests.boxes import base_image, engine_trouble
 
 
+def pytest_configure() -> None:
+    """Commands that tests start make their boxes from the same image."""
+    os.environ["ROLLOUTS_BASE_IMAGE"] = base_image()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture asks an engine for something."""
