@@ -4,9 +4,7 @@ import contextlib
 import os
 import platform
 import signal
-import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, Protocol
 from rollouts import __version__
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend, LogSink
-from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, JobCancelled, SandboxFailed
+from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, Interrupted, JobCancelled, SandboxFailed
 from rollouts.execute import execute_run
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
@@ -57,17 +55,48 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
     if missing:
         raise ConfigError(*missing)
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
-    with contextlib.closing(backend):
+    with contextlib.closing(backend), _Signals(backend, listener) as signals:
         backend.check()
         for box in backend.reap():
             listener.warn(f"removed what a dead process left behind: {box}")
         root.make()
         refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)
-        require_one_image(plan, preparation, listener)
+        with contextlib.suppress(JobCancelled):
+            require_one_image(plan, preparation, listener)
+        if signals.exit_code is not None:
+            raise Interrupted(signals.exit_code)
         batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
         listener.created(batch.folder, plan)
-        return _Running(plan, root, backend, preparation, batch, listener).run()
+        return _Running(plan, root, backend, preparation, batch, listener, signals).run()
+
+
+class _Signals:
+    """First signal: start nothing new, end the boxes. A second one leaves at once."""
+
+    def __init__(self, backend: Backend, listener: Listener) -> None:
+        self._backend, self._listener = backend, listener
+        self._previous: dict[int, Any] = {}
+        self.exit_code: ExitCode | None = None
+        """What the process will say about it; None when there was no signal."""
+
+    def __enter__(self) -> "_Signals":
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            mine = threading.current_thread() is threading.main_thread()
+            if mine and signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: what is ignored stays so
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, old in self._previous.items():
+            signal.signal(number, old)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.exit_code is not None:
+            os._exit(self.exit_code)
+        self.exit_code = ExitCode.TERMINATED if number == signal.SIGTERM else ExitCode.INTERRUPTED
+        self._backend.cancel()
+        self._listener.warn("stopping: open sandboxes are ended and their patches kept; again to leave at once")
 
 
 def require_one_image(plan: Plan, preparation: Preparation, listener: Listener) -> None:
@@ -113,31 +142,30 @@ class _Running:
     """A batch while it runs."""
 
     def __init__(
-        self, plan: Plan, root: DataRoot, backend: Backend, preparation: Preparation, batch: Batch, listener: Listener
+        self,
+        plan: Plan,
+        root: DataRoot,
+        backend: Backend,
+        preparation: Preparation,
+        batch: Batch,
+        listener: Listener,
+        signals: _Signals,
     ) -> None:
-        self._plan, self._root, self._backend = plan, root, backend
+        self._plan, self._root, self._backend, self._signals = plan, root, backend, signals
         self._preparation, self._batch, self._listener = preparation, batch, listener
-        self._schedule: Schedule[RunSpec] = Schedule(self._work, plan.parallel)
-        self._signal: int | None = None
+        self._schedule: Schedule[RunSpec] = Schedule(self._work, plan.parallel, backend.cancelled)
 
     def run(self) -> BatchOutcome:
         finished = False
-        restore = self._handle_signals()
         try:
             self._prefetch()
             self._schedule.run(self._plan.specs)
-            finished = self._signal is None
+            finished = self._signals.exit_code is None
         finally:
             self._backend.close()
             self._batch.close(finished=finished)
-            restore()
         results = tuple(self._batch.results)
-        return BatchOutcome(self._batch.folder, results, self._exit_code(results))
-
-    def _exit_code(self, results: tuple[RunResult, ...]) -> ExitCode:
-        if self._signal is None:
-            return exit_code_of(results)
-        return ExitCode.TERMINATED if self._signal == signal.SIGTERM else ExitCode.INTERRUPTED
+        return BatchOutcome(self._batch.folder, results, self._signals.exit_code or exit_code_of(results))
 
     def _work(self, spec: RunSpec, attempt: int) -> bool:
         """One attempt at one run; True when it wants another. The box is given back only after all is saved."""
@@ -163,7 +191,7 @@ class _Running:
     def _wants_retry(self, result: RunResult, attempt: int) -> bool:
         """Only for faults of ours or the machine's. An image that does not build would not build again."""
         ours = result.status is Status.SANDBOX_FAILED and result.error is not None
-        again = ours and attempt <= self._plan.benchmark.retries and self._signal is None
+        again = ours and attempt <= self._plan.benchmark.retries and not self._backend.cancelled.is_set()
         return again and result.error is not None and result.error.type != "ImageFailed"
 
     def _prefetch(self) -> None:
@@ -172,42 +200,15 @@ class _Running:
         lock = threading.Lock()
 
         def build() -> None:
-            while self._signal is None:
+            while not self._backend.cancelled.is_set():
                 with lock:
                     spec = next(waiting, None)
                 if spec is None:
                     return
                 try:
                     self._preparation.ready(spec, _build_echo(self._listener, spec))
-                except (SandboxFailed, JobCancelled):
-                    continue  # the runs that need it say so
+                except Exception:  # noqa: BLE001 - the runs that need it meet it again, and say so
+                    continue
 
         for number in range(PREFETCHERS):
             threading.Thread(target=build, name=f"prefetch-{number}", daemon=True).start()
-
-    def _handle_signals(self) -> Callable[[], None]:
-        """First signal: start nothing new, end the boxes. A second Ctrl-C leaves at once."""
-        if threading.current_thread() is not threading.main_thread():
-            return lambda: None
-
-        def handle(number: int, frame: object) -> None:
-            if self._signal is not None:
-                sys.stderr.flush()
-                os._exit(ExitCode.INTERRUPTED)
-            self._signal = number
-            self._schedule.stop()
-            self._backend.cancel()
-            self._listener.warn("stopping: open sandboxes are ended and their patches kept; again to leave at once")
-
-        handled = [
-            number
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup: what is to be ignored stays so
-        ]
-        previous = {number: signal.signal(number, handle) for number in handled}
-
-        def restore() -> None:
-            for number, old in previous.items():
-                signal.signal(number, old)
-
-        return restore

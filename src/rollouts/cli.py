@@ -225,8 +225,8 @@ def _run_app() -> int:
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
     except OSError as exc:
-        if exc.filename is not None:
-            raise
+        if type(exc) not in (OSError, BrokenPipeError) or exc.filename is not None:
+            raise  # not from writing to stdout
         return int(ExitCode.OK) if isinstance(exc, BrokenPipeError) else _say_stdout_failed(exc)
     return int(ExitCode.OK)
 

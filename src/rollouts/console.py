@@ -268,7 +268,8 @@ def show_batches(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         launched = str(row["status"].get(Status.LAUNCHED, 0))
         finished = row["finished_at"] or "not finished"
-        table.add_row(row["name"], row["stamp"], row["backend"], str(row["runs"]), launched, finished)
+        cells = (row["name"], row["stamp"], row["backend"], row["runs"], launched, finished)
+        table.add_row(*(Text(printable(str(cell))) for cell in cells))
     _console(sys.stdout).print(table)
 
 

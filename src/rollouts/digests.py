@@ -26,7 +26,7 @@ def digest_folder(folder: Path | None, leave_out: Collection[str] = ()) -> str:
         elif path.is_file():
             kind, content = ("x" if path.stat().st_mode & 0o100 else "f"), path.read_bytes()
         else:
-            continue
+            kind, content = "special", b""
         head = f"{path.relative_to(folder)}\0{kind}\0{len(content)}\0"
         digest.update(head.encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()

@@ -52,6 +52,14 @@ class BackendUnavailable(RolloutsError):
     exit_code = ExitCode.BACKEND_UNAVAILABLE
 
 
+class Interrupted(RolloutsError):
+    """Stopped by a signal before anything was run."""
+
+    def __init__(self, exit_code: ExitCode) -> None:
+        super().__init__("stopped before anything was run")
+        self.exit_code = exit_code
+
+
 class SandboxFailed(Exception):
     """One box could not do its job for a reason that is not the job's own doing. Worth another try."""
 

@@ -73,7 +73,7 @@ def execute_run(
     """Run one spec to its end. Never raises for the run's own troubles; `begun` is its record so far."""
     agent = preparation.agent(spec)
     secrets = tuple(os.environ[name] for name in agent.env_names if name in os.environ)
-    run = RunFolder(folder, secrets)
+    run, scrub = RunFolder(folder, secrets), Scrubber(secrets)
     stage = Stage.SOURCE
     free: Callable[[], None] = lambda: None  # noqa: E731 - replaced as soon as there is a box
     try:
@@ -83,7 +83,8 @@ def execute_run(
         stage = Stage.SANDBOX
         job = _job(spec, begun, preparation, backend, run)
         run.note(f"starting on {backend.name}, limit {spec.timeout_s:g} s")
-        ended = backend.run(job, _both(run.agent_log, _scrubbed(echo, secrets)))
+        ended = backend.run(job, _both(run.agent_log, lambda data: echo(scrub(data))))
+        echo(scrub.rest())
         free = ended.free
         for note in ended.notes:
             run.note(note)
@@ -121,11 +122,6 @@ def _both(first: LogSink, second: LogSink) -> LogSink:
         second(data)
 
     return sink
-
-
-def _scrubbed(sink: LogSink, secrets: tuple[str, ...]) -> LogSink:
-    scrub = Scrubber(secrets)
-    return lambda data: sink(scrub(data))
 
 
 def _job(spec: RunSpec, begun: RunResult, preparation: Preparation, backend: Backend, run: RunFolder) -> Job:

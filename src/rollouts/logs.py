@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 SHORTEST_SECRET = 6
@@ -79,9 +79,12 @@ class LogFile:
 
 
 def _forms(secret: str) -> Iterator[bytes]:
-    """A secret as it may turn up: plain, escaped for a URL or JSON, or somewhere within base64."""
+    """A secret as it may turn up: plain, as hex, escaped for a URL or JSON, or somewhere within base64."""
     plain = os.fsencode(secret)
-    yield from (plain, quote(plain, safe="").encode(), json.dumps(secret)[1:-1].encode())
+    yield from (plain, plain.hex().encode(), json.dumps(secret)[1:-1].encode())
+    yield os.fsencode(json.dumps(secret, ensure_ascii=False)[1:-1])
+    for escaped in (quote(plain), quote(plain, safe=""), quote_plus(plain)):
+        yield from (escaped.encode(), re.sub("%..", lambda found: found.group().lower(), escaped).encode())
     for offset, cut in ((0, 0), (1, 2), (2, 3)):
         coded = b64encode(bytes(offset) + plain).rstrip(b"=")
         whole = coded[cut : len(coded) - ((len(plain) + offset) % 3 != 0)]

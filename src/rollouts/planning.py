@@ -3,7 +3,7 @@
 import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rollouts.errors import BackendUnavailable, ConfigError
 from rollouts.plan import RunSpec, make_plan
 from rollouts.prepare import Preparation
 from rollouts.store import DataRoot, shown_path
-from rollouts.task_folder import load_tasks
+from rollouts.task_folder import find_tasks
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,32 @@ class Plan:
 def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only: str | None) -> Plan:
     """Read and check everything a user wrote. Touches no engine and creates nothing."""
     benchmark = load_benchmark(config)
-    found = [f"{config}: {line}" for line in agent_mistakes(benchmark)]
-    try:
-        tasks = load_tasks(benchmark, config)
-    except ConfigError as exc:
-        found += exc.mistakes
-    if found:
-        raise ConfigError(*found)
+    chosen = choose_backend(backend, os.environ, benchmark)
     changes: dict[str, object] = {"docker": choose_docker_settings(os.environ, benchmark.docker)}
     if parallel is not None:
         changes["parallel"] = parallel
     changes["tasks"] = tuple(_with_recording_found(entry, config) for entry in benchmark.tasks)
     benchmark = benchmark.model_copy(update=changes)
-    plan = Plan(config, benchmark, make_plan(benchmark, tasks, only), choose_backend(backend, os.environ, benchmark))
-    _check_agents(plan)
-    return plan
+    found = [f"{config}: {line}" for line in agent_mistakes(benchmark)]
+    agents_known = not found
+    tasks = find_tasks(benchmark, config, found)
+    specs = make_plan(benchmark, tasks, only) if any(tasks) and agents_known else ()
+    found += _unmet_needs(config, benchmark, specs)
+    if found:
+        raise ConfigError(*found)
+    return Plan(config, benchmark, specs, chosen)
 
 
-def _check_agents(plan: Plan) -> None:
+def _unmet_needs(config: Path, benchmark: Benchmark, specs: Sequence[RunSpec]) -> list[str]:
     """A missing solution or recording is told before anything starts."""
-    agents = {name: open_agent(name, plan.benchmark) for name in {spec.agent for spec in plan.specs}}
+    agents = {name: open_agent(name, benchmark) for name in {spec.agent for spec in specs}}
     found: dict[str, None] = {}
-    for spec in plan.specs:
+    for spec in specs:
         try:
             agents[spec.agent].check(spec)
         except ConfigError as exc:
-            found.update(dict.fromkeys(exc.mistakes))
-    if found:
-        raise ConfigError(*found)
+            found.update({f"{config}: tasks[{spec.entry}]: {line}": None for line in exc.mistakes})
+    return list(found)
 
 
 def _with_recording_found(entry: TaskEntry, config: Path) -> TaskEntry:

@@ -119,7 +119,9 @@ def _fetch(url: str, shown: str, path: Path) -> None:
             with repo.git.custom_environment(**environ):
                 repo.git.fetch("--prune", url, "+refs/*:refs/*", kill_after_timeout=FETCH_LIMIT_S)
         else:
-            with tempfile.TemporaryDirectory(prefix=".cloning-", dir=path.parent) as scratch:
+            for left in path.parent.glob(f".cloning-{path.stem}-*"):  # by a process that was killed: we have the lock
+                shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=f".cloning-{path.stem}-", dir=path.parent) as scratch:
                 mirror = git.Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
                 mirror.git.remote("set-url", "origin", shown)
                 (Path(scratch) / "mirror").rename(path)

@@ -33,12 +33,14 @@ def backoff_s(attempt: int) -> float:
 class Schedule(Generic[Item]):
     """Runs `work` for each item in a pool of threads. `work` says whether the item wants another try."""
 
-    def __init__(self, work: Callable[[Item, int], bool], parallel: int) -> None:
-        self._work, self._parallel = work, parallel
+    def __init__(
+        self, work: Callable[[Item, int], bool], parallel: int, stopped: threading.Event | None = None
+    ) -> None:
+        """`stopped` may be set from outside, like `stop` sets it."""
+        self._work, self._parallel, self._stopped = work, parallel, stopped or threading.Event()
         self._changed = threading.Condition()
         self._waiting: list[_Waiting[Item]] = []
         self._running = 0
-        self._stopped = False
         self._failure: BaseException | None = None
 
     def run(self, items: Iterable[Item]) -> None:
@@ -56,7 +58,7 @@ class Schedule(Generic[Item]):
 
     def stop(self) -> None:
         """Start nothing new. Safe to call from a signal handler's thread."""
-        self._stopped = True
+        self._stopped.set()
 
     def _worker(self) -> None:
         while (taken := self._take()) is not None:
@@ -64,7 +66,8 @@ class Schedule(Generic[Item]):
             try:
                 again = self._work(taken.item, taken.attempt)
             except BaseException as exc:  # noqa: BLE001 - kept for `run`, which raises it in the caller's thread
-                self._failure, self._stopped = exc, True
+                self._failure = exc
+                self._stopped.set()
             with self._changed:
                 self._running -= 1
                 if again:
@@ -74,7 +77,7 @@ class Schedule(Generic[Item]):
 
     def _take(self) -> _Waiting[Item] | None:
         with self._changed:
-            while not self._stopped:
+            while not self._stopped.is_set():
                 if not self._waiting and not self._running:
                     return None
                 delay = self._waiting[0].ready_at - time.monotonic() if self._waiting else 0.5

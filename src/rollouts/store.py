@@ -289,16 +289,20 @@ def refresh_abandoned(root: DataRoot) -> None:
     """Bring up to date what a process that died left behind its journal. Batches at work are left alone."""
     for place in batches(root):
         manifest, journal = place.folder / "manifest.json", place.folder / "events.jsonl"
-        if not journal.exists() or journal.stat().st_mtime_ns < manifest.stat().st_mtime_ns:
-            continue
-        with contextlib.suppress(Timeout, StoreError, OSError), FileLock(place.folder / ".lock", timeout=0):
-            state = BatchState.load(place.folder)
-            for result in state.results.values():
-                if result.status.is_end:
-                    _write_task_result(place.folder, result)
-            run_dirs = [result.run_dir for result in state.results.values()]
-            write_whole(place.folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
-            write_json(manifest, state.manifest())
+        with contextlib.suppress(Timeout, StoreError, OSError):
+            if journal.stat().st_mtime_ns >= manifest.stat().st_mtime_ns:
+                _refresh(place.folder, manifest)
+
+
+def _refresh(folder: Path, manifest: Path) -> None:
+    with FileLock(folder / ".lock", timeout=0):
+        state = BatchState.load(folder)
+        for result in state.results.values():
+            if result.status.is_end:
+                _write_task_result(folder, result)
+        run_dirs = [result.run_dir for result in state.results.values()]
+        write_whole(folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
+        write_json(manifest, state.manifest())
 
 
 @dataclass(frozen=True)
@@ -317,9 +321,17 @@ def batches(root: DataRoot, name: str | None = None) -> list[BatchPlace]:
         BatchPlace(each, folder.name, folder)
         for each in names
         for folder in _folders(root.rollouts / each)
-        if _STAMP.fullmatch(folder.name) and (folder / "manifest.json").exists()
+        if _STAMP.fullmatch(folder.name) and _began(folder)
     ]
     return sorted(found, key=lambda place: (place.stamp, place.name))
+
+
+def _began(folder: Path) -> bool:
+    try:
+        return (folder / "manifest.json").exists()
+    except OSError as exc:  # someone else's batch, in a folder shared with others
+        log.warning("%s: cannot be read: %s", folder, exc.strerror)
+        return False
 
 
 def find_batch(root: DataRoot, name: str, rollout: str | None = None) -> BatchPlace:

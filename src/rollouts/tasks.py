@@ -200,7 +200,8 @@ class Task:
     @property
     def solution(self) -> Path | None:
         """The reference patch."""
-        return self.part("solution.patch")
+        path = self.folder / "solution.patch"
+        return path if path.is_file() else None
 
     @property
     def dockerfile(self) -> Path | None:

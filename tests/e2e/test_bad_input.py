@@ -133,7 +133,7 @@ def test_a_key_that_is_missing_is_named_before_anything_starts(project: Project)
 
 def test_an_oracle_without_a_solution_is_told(project: Project) -> None:
     line = refused(project, 'agent = "oracle"\nbackend = "local"\n' + ONE)
-    assert line == "tasks/greet: no solution.patch; the agent oracle applies it"
+    assert line == "bench.toml: tasks[0]: tasks/greet: no solution.patch; the agent oracle applies it"
 
 
 def test_no_engine_is_exit_code_4_with_advice(project: Project) -> None:

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from rollouts.backends.handout import Handout
 from rollouts.config import DockerSettings, Limits
 from rollouts.digests import digest_of
-from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
+from rollouts.errors import ImageFailed, JobCancelled
 
 BOX_APP = "/app"
 BOX_REPO = "/app/repo"
@@ -281,6 +281,11 @@ class Watch:
             return "the job's time is over" if self.timed_out else None
         return "handing out took too long" if now > handout.ended_at + HANDOUT_LIMIT_S else None
 
+    def is_timeout(self) -> bool:
+        """By our own record, or by the supervisor's word where our clock agrees: a job could send it the signal."""
+        on_time = self.duration_s() >= self._job.timeout_s - 1.0
+        return self.timed_out or (self._handout.timed_out and on_time)
+
     def duration_s(self) -> float:
         """The command's own time, as far as it is known."""
         began = self._handout.began or self._started
@@ -296,7 +301,7 @@ class Once:
         self._keys: dict[str, tuple[threading.Event, list[Exception]]] = {}
 
     def __call__(self, key: str, work: Callable[[], None]) -> None:
-        """Do `work` for `key` unless it was done. A SandboxFailed of it is raised for all who asked.
+        """Do `work` for `key` unless it was done. What it raises is raised for all who asked.
 
         An ImageFailed is remembered, because it would come again; after anything else the next to ask tries again.
         Nobody waits for work that was cancelled: it runs in a thread that ends with the program.
@@ -315,10 +320,8 @@ class Once:
     def _do(self, key: str, work: Callable[[], None], done: threading.Event, failures: list[Exception]) -> None:
         try:
             work()
-        except (SandboxFailed, JobCancelled) as exc:
+        except Exception as exc:  # noqa: BLE001 - raised again in the threads that wait
             failures.append(exc)
-        except Exception as exc:  # noqa: BLE001 - raised again, as ours, in the threads that wait
-            failures.append(SandboxFailed(f"{type(exc).__name__}: {exc}"))
         finally:
             if failures and not isinstance(failures[0], ImageFailed):
                 with self._lock:

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -84,11 +85,13 @@ class DockerBackend(Backend):
 
     def check(self) -> None:
         """An engine answers."""
-        self._api.ping()
+        with _telling():
+            self._api.ping()
 
     def versions(self) -> dict[str, str]:
         """The engine's."""
-        version = self._api.version()
+        with _telling():
+            version = self._api.version()
         return {
             "docker": version["Version"],
             "docker_api": version["ApiVersion"],
@@ -180,7 +183,9 @@ class DockerBackend(Backend):
     def reap(self) -> list[str]:
         """Remove containers whose owner is dead."""
         removed = []
-        for container in self._api.containers(all=True, filters={"label": OWNER_LABEL}):
+        with _telling():
+            found = self._api.containers(all=True, filters={"label": OWNER_LABEL})
+        for container in found:
             owner = Owner.decode(container["Labels"][OWNER_LABEL])
             if owner is not None and owner.is_dead():
                 self._remove(container["Id"])
@@ -282,7 +287,7 @@ class _Container:
         cancelled = self._backend.cancelled.is_set() and not handout.done
         fine = handout.done and handout.exit_code == 0
         state = {} if fine else self._final_state()
-        out_of_memory = bool(state.get("OOMKilled")) and not handout.timed_out and not watch.timed_out
+        out_of_memory = bool(state.get("OOMKilled")) and not watch.is_timeout()
         if handout.began is None and not out_of_memory:
             self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or state.get("Error") or f"exit code {state.get('ExitCode')}"
@@ -295,7 +300,7 @@ class _Container:
         elif cancelled:
             ended = Ended.CANCELLED
         else:
-            ended = Ended.TIMEOUT if handout.timed_out or watch.timed_out else Ended.EXITED
+            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
         outputs = dict(handout.files) if handout.done else {}
         lost = self._job.capture and "diff.patch" not in outputs
         return JobResult(
@@ -341,6 +346,15 @@ class _Container:
         except tarfile.TarError as exc:
             raise SandboxFailed(f"the repository could not be taken out of the box: {exc}") from exc
         return target
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Outside of runs, an engine in trouble ends the program with its own words."""
+    try:
+        yield
+    except ENGINE_TROUBLE as exc:
+        raise BackendUnavailable(_why_unreachable(exc)) from exc
 
 
 def _tar(files: Any) -> bytes:

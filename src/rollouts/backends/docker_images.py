@@ -194,7 +194,7 @@ def _dockerfile_context(image: Image) -> IO[bytes]:
     assert image.dockerfile_context is not None
     folder = image.dockerfile_context
     ignored = folder / ".dockerignore"
-    patterns = [line.strip() for line in ignored.read_text().splitlines()] if ignored.is_file() else []
+    patterns = [line.strip() for line in ignored.read_text(errors="replace").splitlines()] if ignored.is_file() else []
     patterns = [line for line in patterns if line and not line.startswith("#")]
     out = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     with tarfile.open(fileobj=out, mode="w") as archive:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -171,7 +172,9 @@ class LocalBackend(Backend):
         boxed = self.isolation is not Isolation.NONE
         paths = self.paths(job.job_id, job.image)
         supervisor = job.supervisor(paths, boxed=boxed, unpack=False, capture=False)
-        limits = [f"--nproc={job.limits.pids}:{job.limits.pids}", "--core=0:0", "--nofile=4096:4096"]
+        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        pids = job.limits.pids if most == resource.RLIM_INFINITY else min(job.limits.pids, most)
+        limits = [f"--nproc={pids}:{pids}", "--core=0:0", "--nofile=4096:4096"]
         limited = [_program("prlimit"), *limits] if boxed and shutil.which("prlimit") else []
         if not boxed:
             return supervisor
@@ -300,7 +303,7 @@ class _BoxProcess:
         elif cancelled:
             ended = Ended.CANCELLED
         else:
-            ended = Ended.TIMEOUT if handout.timed_out or watch.timed_out else Ended.EXITED
+            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
         return JobResult(
             ended=ended,
             exit_code=handout.exit_code if ended is Ended.EXITED else None,
