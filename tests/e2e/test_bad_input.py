@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,32 @@ def test_an_oracle_without_a_solution_is_told(project: Project) -> None:
 def test_no_engine_is_exit_code_4_with_advice(project: Project) -> None:
     line = refused(project, NOP + ONE, "--backend", "docker", code=4, env={"DOCKER_HOST": "unix:///nonexistent.sock"})
     assert line.startswith("docker: cannot reach the engine at unix:///nonexistent.sock: no engine is running there;")
+
+
+class TroubledEngine(BaseHTTPRequestHandler):
+    """Answers whoever asks whether it is there, and then fails."""
+
+    def do_GET(self) -> None:
+        fine = self.path.endswith(("/_ping", "/version"))
+        body = b'{"ApiVersion": "1.41", "Version": "20.10"}' if fine else b'{"message": "the disk is gone"}'
+        self.send_response(200 if fine else 500)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None:
+        """Nothing."""
+
+
+def test_an_engine_in_trouble_is_exit_code_4_with_its_own_words(project: Project) -> None:
+    with HTTPServer(("127.0.0.1", 0), TroubledEngine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"tcp://127.0.0.1:{server.server_port}"
+        line = refused(project, NOP + ONE, "--backend", "docker", code=4, env={"DOCKER_HOST": host})
+        server.shutdown()
+    assert line.startswith(f"docker: cannot reach the engine at {host}: ")
+    assert "the disk is gone" in line
 
 
 def test_an_engine_that_refuses_access_is_exit_code_4_with_advice(project: Project) -> None:

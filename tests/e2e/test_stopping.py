@@ -75,3 +75,22 @@ def test_the_next_start_brings_the_manifest_of_a_killed_batch_up_to_date(project
     project.config('agent = "nop"\n[[tasks]]\nprepared_dir = "tasks/greet"\n', "other.toml")
     assert project("run", "other.toml", "--backend", "local").code == 0
     assert [result["status"] for result in project.manifest()["results"]] == ["running", "running", "pending"]
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_the_first_image_builds_ends_at_once(
+    project: Project, number: signal.Signals, code: int
+) -> None:
+    project.task("greet", Dockerfile="ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN sleep 40\n")
+    command = [sys.executable, str(SCRIPT), "run", "bench.toml", "--backend", "docker"]
+    with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert any(b"building" in line for line in process.stderr)
+        begin = time.monotonic()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert time.monotonic() - begin < 20
+    assert process.returncode == code
+    assert err.decode().splitlines()[-1] == "stopped before anything was run"
+    assert not (project.folder / "data/runs").exists()

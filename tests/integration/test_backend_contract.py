@@ -410,6 +410,13 @@ def test_words_on_the_supervisors_own_stream_are_output(boxed: Lab) -> None:
     assert boxed.tree_after(ran.patch) == {**TREE, "new": b"more\n"}
 
 
+def test_a_job_cannot_pass_for_one_that_ran_over_time(boxed: Lab) -> None:
+    ran = boxed.run("echo x >new; kill -s USR1 $PPID; sleep 20", timeout_s=60.0)
+    assert ran.result.ended is Ended.EXITED
+    assert ran.result.exit_code not in (0, None)
+    assert boxed.tree_after(ran.patch) == {**TREE, "new": b"x\n"}
+
+
 def test_the_jobs_own_path_does_not_matter_to_the_supervisor(boxed: Lab) -> None:
     ran = boxed.run("echo here >new", env={"PATH": "/nowhere"})
     assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 0)

@@ -186,7 +186,7 @@ def ask(once: Once, work: Callable[[], None], count: int) -> list[BaseException 
         together.wait(10)
         try:
             once("key", work)
-        except (SandboxFailed, JobCancelled) as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the test looks at it
             ends.append(exc)
         else:
             ends.append(None)
@@ -225,7 +225,7 @@ def test_an_unforeseen_failure_leaves_nobody_waiting() -> None:
         raise ValueError("unforeseen")
 
     ends = ask(Once(threading.Event()), fail, 4)
-    assert [(type(end), str(end)) for end in ends] == [(SandboxFailed, "ValueError: unforeseen")] * 4
+    assert [(type(end), str(end)) for end in ends] == [(ValueError, "unforeseen")] * 4
 
 
 @pytest.mark.parametrize("failure", [SandboxFailed("engine gone"), ValueError("unforeseen")])
@@ -237,9 +237,9 @@ def test_what_may_be_better_next_time_is_tried_again(failure: Exception) -> None
         if len(done) == 1:
             raise failure
 
-    with pytest.raises(SandboxFailed, match=str(failure)) as caught:
+    with pytest.raises(type(failure), match=str(failure)) as caught:
         once("key", work)
-    assert type(caught.value) is SandboxFailed
+    assert caught.value is failure
     once("key", work)
     once("key", work)
     assert len(done) == 2
