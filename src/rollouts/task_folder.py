@@ -104,17 +104,8 @@ def _load(folder: Path, used: Path | None) -> Task:
     return task
 
 
-def load_tasks(benchmark: Benchmark, config: Path) -> list[list[Task]]:
-    """For each entry of the benchmark the tasks that it names; raises one ConfigError with every mistake."""
-    found: list[str] = []
-    entries = find_tasks(benchmark, config, found)
-    if found:
-        raise ConfigError(*found)
-    return entries
-
-
 def find_tasks(benchmark: Benchmark, config: Path, found: list[str]) -> list[list[Task]]:
-    """The same without raising: tasks with mistakes are left out, and their mistakes added to `found`."""
+    """For each entry of the benchmark the tasks that it names. Mistakes in them are added to `found`, not raised."""
     loaded: dict[tuple[Path, bool, Path | None], Task] = {}
     entries: list[list[Task]] = []
     for index, entry in enumerate(benchmark.tasks):

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from rollouts.config import Benchmark
 from rollouts.errors import ConfigError
-from rollouts.task_folder import load_task, load_tasks
+from rollouts.task_folder import find_tasks, load_task
+from rollouts.tasks import Task
 from tests.samples import make_benchmark, make_task, read_tree, write_files, write_task
 
 META: dict[str, Any] = {
@@ -36,6 +38,15 @@ META: dict[str, Any] = {
     },
     "environment": {"image": "debian", "user": "1000:1000", "workdir": "/app/repo"},
 }
+
+
+def load_tasks(benchmark: Benchmark, config: Path) -> list[list[Task]]:
+    """Raises what `find_tasks` only notes."""
+    found: list[str] = []
+    tasks = find_tasks(benchmark, config, found)
+    if found:
+        raise ConfigError(*found)
+    return tasks
 
 
 def mistakes_of(folder: Path, **options: Any) -> list[str]:
