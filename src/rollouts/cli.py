@@ -87,7 +87,8 @@ def run(
     try:
         outcome = run_batch(plan, _root(data_dir), console)
     finally:
-        console.close(outcome.results if outcome is not None else None)
+        stopped = outcome is not None and outcome.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+        console.close(outcome.results if outcome is not None else None, stopped=stopped)
     if as_json:
         _print_json(json.loads((outcome.folder / "manifest.json").read_text()))
     _exit(outcome.exit_code)

@@ -123,7 +123,7 @@ class RunConsole:
             for line in lines:
                 self._print(self._err, f"{run_id} | {printable(line.decode('utf-8', 'replace').rstrip(chr(13)))}")
 
-    def close(self, results: Sequence[RunResult] | None) -> None:
+    def close(self, results: Sequence[RunResult] | None, *, stopped: bool = False) -> None:
         """The last line. None: the batch never began."""
         with self._lock:
             self._closed.set()
@@ -135,7 +135,7 @@ class RunConsole:
         ended = [result for result in results if result.status.is_end and result.status is not Status.CANCELLED]
         launched = sum(result.status is Status.LAUNCHED for result in results)
         mark = "" if self._verbosity >= 1 else "✓ " if launched == len(results) else "✗ "
-        if len(ended) < len(results):
+        if stopped or len(ended) < len(results):
             self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched")
         elif launched < len(results):
             self._say(f"{mark}All {len(results)} tasks completed, {launched} launched, {len(results) - launched} not")
