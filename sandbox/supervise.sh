@@ -43,10 +43,12 @@ timed_out=
 agent=
 end_agent() {
     timed_out=1
-    kill -s TERM -- "-$agent" 2>/dev/null
+    [ -n "$agent" ] || return 0 # not known yet: done as soon as it is
+    kill -s TERM -- "-$agent" 2>/dev/null || kill -s TERM "$agent" 2>/dev/null # it may not have its session yet
     (sleep "$grace"; kill -s KILL -- "-$agent" "$agent") 2>/dev/null 3>&- &
 }
 
+trap end_agent USR1 # before the command, which could send it at once
 say begin
 if command -v setsid >/dev/null 2>&1; then
     setsid "$@" </dev/null 3>&- &
@@ -56,7 +58,7 @@ else
     set +m
 fi
 agent=$!
-trap end_agent USR1
+[ -z "$timed_out" ] || end_agent
 (sleep "$limit" && kill -s USR1 $$) </dev/null >/dev/null 2>&1 3>&- &
 timer=$!
 wait "$agent" 2>/dev/null # some shells say "Terminated" here, which would pass for the command's last words
