@@ -211,7 +211,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         silence(sys.stdout)  # `| head` has seen enough
     except OSError as exc:
-        code = code or _say_stdout_failed(exc)
+        failed = _say_stdout_failed(exc)
+        code = code or failed
     sys.exit(code)
 
 

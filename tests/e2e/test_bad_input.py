@@ -138,6 +138,16 @@ def test_an_oracle_without_a_solution_is_told(project: Project) -> None:
     assert line == "bench.toml: tasks[0]: tasks/greet: no solution.patch; the agent oracle applies it"
 
 
+def test_what_agents_lack_is_told_together_with_missing_tasks(project: Project) -> None:
+    config = 'agent = "oracle"\nbackend = "local"\n' + ONE + '[[tasks]]\nprepared_dir = "tasks/none"\n'
+    ran = project("validate", project.config(config))
+    assert ran.code == 2
+    assert ran.err.splitlines() == [
+        "bench.toml: tasks[1]: tasks/none: no such task folder",
+        "bench.toml: tasks[0]: tasks/greet: no solution.patch; the agent oracle applies it",
+    ]
+
+
 def test_no_engine_is_exit_code_4_with_advice(project: Project) -> None:
     line = refused(project, NOP + ONE, "--backend", "docker", code=4, env={"DOCKER_HOST": "unix:///nonexistent.sock"})
     assert line.startswith("docker: cannot reach the engine at unix:///nonexistent.sock: no engine is running there;")

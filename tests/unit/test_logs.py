@@ -225,3 +225,11 @@ def test_how_a_stream_is_cut_makes_no_difference(parts: list[bytes], data: st.Da
     expected = at_once(whole) + at_once.rest()
     assert b"".join(map(in_pieces, pieces)) + in_pieces.rest() == expected
     assert b"abcabc" not in expected
+
+
+@pytest.mark.parametrize(
+    "form", ["wJal/K7+bPx", "wJal/K7%2BbPx", "wJal%2FK7%2BbPx", "wJal%2fK7%2bbPx", b"wJal/K7+bPx".hex()]
+)
+def test_a_secret_is_found_as_hex_and_however_it_was_put_into_a_url(form: str) -> None:
+    scrub = Scrubber(["wJal/K7+bPx"])
+    assert scrub(f"a {form} b\n".encode()) + scrub.rest() == b"a [secret] b\n"
