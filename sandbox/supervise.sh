@@ -2,16 +2,19 @@
 # The main process of a box. Starts the job's command in a session of its own, ends all of it at the time limit, has the
 # patch captured, and hands everything out. POSIX sh, so that it works in any image.
 #
-#   supervise.sh --limit S --grace S --tools DIR --cwd DIR [--boxed] [--unpack] [--capture REPO] -- COMMAND...
+#   supervise.sh --limit S --grace S --tools DIR --cwd DIR [--boxed] [--unpack] [--secret] [--stdout] [--capture REPO]
+#                -- COMMAND...
 #
 # stdin begins with a line that holds the word which marks our lines as ours; the command never sees it.
 # stdout carries the handout (see backends/handout.py): begin · ended CODE HOW · note TEXT · file NAME SIZE · done.
 # stderr carries all output of the command, in the order it was written.
 #   --boxed   this box has a process namespace of its own, so every other process in it may be killed
-#   --unpack  a tar archive of the run's own files comes on stdin, behind the word
+#   --secret  the second line of stdin is for the command, as the one line of its own stdin
+#   --stdout  the command's stdout goes out on ours, between the handout's lines, and only its stderr on stderr
+#   --unpack  a tar archive of the run's own files comes on stdin, behind those lines
 #   --capture make diff.patch of REPO, when this image has git; without it the patch is made outside
 set -u
-limit= grace=5 tools= cwd= boxed= unpack= capture=
+limit= grace=5 tools= cwd= boxed= unpack= secret= stdout= capture=
 while [ "$1" != -- ]; do
     case $1 in
         --limit) limit=$2; shift ;;
@@ -21,6 +24,8 @@ while [ "$1" != -- ]; do
         --capture) capture=$2; shift ;;
         --boxed) boxed=1 ;;
         --unpack) unpack=1 ;;
+        --secret) secret=1 ;;
+        --stdout) stdout=1 ;;
     esac
     shift
 done
@@ -28,6 +33,7 @@ shift
 PATH=$PATH:/usr/local/bin:/usr/bin:/bin # whatever the job's own variables say, we find our tools
 exec 3>&1 1>&2
 IFS= read -r word
+[ -z "$secret" ] || IFS= read -r secret
 say() { printf '\n%s %s\n' "$word" "$*" >&3; }
 
 if [ -n "$unpack" ] && ! tar -xf - -C "$tools/in"; then
@@ -51,13 +57,21 @@ end_agent() {
 trap end_agent USR1 # before the command, which could send it at once
 say begin
 if command -v setsid >/dev/null 2>&1; then
-    setsid "$@" </dev/null 3>&- &
+    start() { exec setsid "$@"; }
 else
+    start() { exec "$@"; }
     set -m # its own process group is the next best thing
-    "$@" </dev/null 3>&- &
-    set +m
+fi
+if [ -n "$stdout" ]; then exec 4>&3; else exec 4>&1; fi
+if [ -n "$secret" ]; then
+    printf '%s\n' "$secret" | start "$@" >&4 3>&- 4>&- &
+else
+    start "$@" </dev/null >&4 3>&- 4>&- &
 fi
 agent=$!
+exec 4>&-
+secret=
+set +m
 [ -z "$timed_out" ] || end_agent
 (sleep "$limit" && kill -s USR1 $$) </dev/null >/dev/null 2>&1 3>&- &
 timer=$!
@@ -86,6 +100,7 @@ hand_out() { # NAME FILE
 }
 
 hand_out notes.md "$tools/out/notes.md"
+hand_out results.xml "$tools/out/results.xml"
 if [ -n "$capture" ] && command -v git >/dev/null 2>&1; then
     scratch=$(mktemp -d "$tools/out/.capture.XXXXXX") &&
         if sh "$tools/capture.sh" "$tools/base.git" "$capture" "$scratch"; then

@@ -45,6 +45,14 @@ class Preparation:
                 self._images[key] = image_of(spec.task, source, install)
             return self._images[key]
 
+    def scoring_image(self, task: Task, sink: LogSink) -> Image:
+        """The box that patches are scored in, built: the same without any agent."""
+        source = self.source(task)
+        with self._lock:
+            image = self._images.setdefault((task.digest, ""), image_of(task, source, None))
+        self._backend.prepare(image, sink)
+        return image
+
     def planned_image(self, spec: RunSpec) -> Image | None:
         """The recipe without making anything; None when the source would have to be fetched first."""
         source = find_source(spec.task, self._cache)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -42,27 +43,39 @@ _FIXED = {
 
 
 def run_git(*arguments: str, cwd: Path, limit_s: float = 300) -> str:
-    """One git command, whatever the machine's configuration; its output, or ImageFailed."""
-    environ = {
+    """One git command; its output as a text, or ImageFailed."""
+    done = start_git(*arguments, cwd=cwd, limit_s=limit_s)
+    if done.returncode:
+        raise ImageFailed(f"git {arguments[0]} failed: {one_line(done.stderr.decode(errors='replace'))}")
+    return os.fsdecode(done.stdout).strip()
+
+
+def start_git(
+    *arguments: str,
+    cwd: Path,
+    limit_s: float = 300,
+    data: bytes = b"",
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """One git command, whatever the machine's configuration, with `data` on its stdin; ImageFailed if it cannot run."""
+    clean = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         **_FIXED,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_CEILING_DIRECTORIES": str(cwd.resolve().parent),
+        **(environ or {}),
     }
     options = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
-        done = subprocess.run(
-            ["git", *options, *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=limit_s
+        return subprocess.run(
+            ["git", *options, *arguments], cwd=cwd, env=clean, input=data, capture_output=True, timeout=limit_s
         )
     except FileNotFoundError:
         raise ImageFailed("git is not installed here; install it to prepare tasks") from None
     except subprocess.TimeoutExpired:
         raise ImageFailed(f"git {arguments[0]} took more than {limit_s:.0f} s") from None
-    if done.returncode:
-        raise ImageFailed(f"git {arguments[0]} failed: {one_line(done.stderr)}")
-    return done.stdout.strip()
 
 
 def one_line(text: str) -> str:

@@ -6,7 +6,7 @@ The folder format is read in `task_folder.py`; other formats get readers of thei
 import re
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -149,7 +149,9 @@ class Evaluation(Part):
         tuple[PathPattern, ...], Field(description="a list of paths in the repository", strict=False)
     ] = ()
     timeout_s: Seconds = 600.0
-    metrics: Any = None
+    """Wall clock of setup, tests and metrics together."""
+    metrics: Text | None = None
+    """A command that prints a JSON object, in place of `evaluate.py` or `evaluate.sh`."""
 
 
 class EnvironmentSpec(Part):

@@ -113,6 +113,12 @@ class BoxPaths:
         }
 
 
+class LogSink(Protocol):
+    """Takes output as it comes. Must be quick and must not raise."""
+
+    def __call__(self, data: bytes) -> None: ...
+
+
 @dataclass(frozen=True)
 class Job:
     """One command in one fresh box."""
@@ -133,11 +139,19 @@ class Job:
     """Put into the box's inputs folder before the command starts; for what belongs to one run only."""
     capture: bool = True
     """Whether a patch of the repository is wanted."""
+    secret: str | None = None
+    """The one line of the command's stdin: for what neither a file nor a variable may hold."""
+    stdout: LogSink | None = None
+    """Takes what the command prints on stdout, apart from its stderr. None: both go to the log."""
 
     @property
     def hard_limit_s(self) -> float:
         """When a box is ended from outside, counted from the command's start, whatever happens inside."""
         return self.timeout_s + 2 * GRACE_S
+
+    def stdin(self, word: str) -> bytes:
+        """What the supervisor reads first."""
+        return f"{word}\n".encode() + (b"" if self.secret is None else f"{self.secret}\n".encode())
 
     def supervisor(self, paths: BoxPaths, *, boxed: bool, unpack: bool, capture: bool) -> list[str]:
         """The box's main process: our supervisor with the job's command in it."""
@@ -152,6 +166,7 @@ class Job:
             paths.cwd,
         ]
         options += ["--boxed"] * boxed + ["--unpack"] * unpack
+        options += ["--secret"] * (self.secret is not None) + ["--stdout"] * (self.stdout is not None)
         options += ["--capture", paths.repo] if capture and self.capture else []
         return ["/bin/sh", f"{paths.tools}/supervise.sh", *options, "--", *self.argv]
 
@@ -194,12 +209,6 @@ class Finding:
     advice: str = ""
     optional: bool = False
     """Whether all is well without it."""
-
-
-class LogSink(Protocol):
-    """Takes output as it comes. Must be quick and must not raise."""
-
-    def __call__(self, data: bytes) -> None: ...
 
 
 class Backend(ABC):

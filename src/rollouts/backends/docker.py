@@ -216,7 +216,7 @@ class _Container:
 
     def __init__(self, backend: DockerBackend, api: docker.APIClient, container: str, job: Job, sink: LogSink) -> None:
         self._backend, self._api, self._id, self._job, self._sink = backend, api, container, job, sink
-        self._handout = Handout(job.outputs_dir, time.monotonic, sink)
+        self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
         self._watch = Watch(job, self._handout, time.monotonic)
         self._why: str | None = None
         self._frames = bytearray()
@@ -229,7 +229,7 @@ class _Container:
             started = time.time()
             self._api.start(self._id)
             wire.settimeout(API_LIMIT_S)
-            wire.sendall(f"{self._handout.word}\n".encode() + (_tar(self._job.files) if self._job.files else b""))
+            wire.sendall(self._job.stdin(self._handout.word) + (_tar(self._job.files) if self._job.files else b""))
             wire.shutdown(socket.SHUT_WR)
             self._attend(wire)
         finally:

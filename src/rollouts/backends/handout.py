@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 """The most a box may hand out; above it the rest is not read and the run says so."""
-NAMES = ("diff.patch", "notes.md", "skipped.txt")
+NAMES = ("diff.patch", "notes.md", "skipped.txt", "results.xml")
 """The files a box may hand out; their names become paths, so no others are taken."""
 LONGEST_LINE = 4096
 _NUMBER = re.compile("[0-9]{1,15}")

@@ -162,9 +162,8 @@ class LocalBackend(Backend):
     def _environment(self, box: Path, job: Job) -> dict[str, str]:
         """Values go here and never into an argument, where every user of the machine could read them."""
         own_tools = f"{sys.prefix}/bin"
-        base = {"PATH": f"{_PATH}:{own_tools}", "LANG": "C.UTF-8"}
-        if self.isolation is Isolation.NONE:
-            base = {"PATH": os.environ.get("PATH", _PATH), "LANG": "C.UTF-8"}
+        path = f"{_PATH}:{own_tools}" if self.isolation is not Isolation.NONE else os.environ.get("PATH", _PATH)
+        base = {"PATH": path, "LANG": "C.UTF-8", "ROLLOUTS_PYTHON": f"{own_tools}/python3"}
         paths = self.paths(job.job_id, job.image)
         return {**base, **job.env, **paths.environment(), "ROLLOUTS_JOB": box.name}
 
@@ -214,7 +213,7 @@ class _BoxProcess:
 
     def __init__(self, backend: LocalBackend, box: Path, job: Job, sink: LogSink) -> None:
         self._backend, self._box, self._job, self._sink = backend, box, job, sink
-        self._handout = Handout(job.outputs_dir, time.monotonic, sink)
+        self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
         self._watch = Watch(job, self._handout, time.monotonic)
         self._out_of_memory = False
         self._why: str | None = None
@@ -233,7 +232,7 @@ class _BoxProcess:
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(f"{self._handout.word}\n".encode())
+                process.stdin.write(self._job.stdin(self._handout.word))
                 process.stdin.flush()
             self._attend(process)
         finally:

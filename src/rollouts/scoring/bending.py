@@ -1,0 +1,108 @@
+"""Edits that could bend a verdict without a fix: which they are, and what is done about each.
+
+Only names and texts are looked at here; `tree.py` acts on it. What no name gives away, like an object that says it is
+equal to everything, cannot be found this way: docs/scoring.md says so.
+"""
+
+import configparser
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import tomli
+
+TEST_FOLDERS = ("tests", "test", "__tests__", "testing", "spec", "specs", "t")
+_RUNNER_CONFIG = re.compile(
+    r"conftest\.py|\.?pytest\.(ini|toml)|(jest|vitest|karma|playwright)\.(config|conf)\.\w+|\.mocharc(\.\w+)?|\.rspec"
+    r"|phpunit\.xml(\.dist)?"
+)
+_STARTUP = re.compile(r"(site|user)customize\.py|.*\.pth")
+_RUNNERS = ("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose")
+_PROGRAM_FOLDERS = ("node_modules/.bin/", ".venv/bin/", "venv/bin/")
+_SHARED_CONFIG = ("pyproject.toml", "setup.cfg", "tox.ini", "package.json")
+_TOOLS = ("sh", "bash", "env", "python", "python3", "pytest", "node", "npm", "npx", "make", "cc", "gcc", "go", "cargo")
+_WORDS = (
+    b"_pytest",
+    b"pytest_runtest",
+    b"PYTEST_CURRENT_TEST",
+    b"os._exit",
+    b"/proc/self",
+    b"gc.get_objects",
+    b"ROLLOUTS_",
+)
+"""What a fix hardly ever needs, and a program that reaches for its tests does."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An edit that could bend the verdict, and what was done about it."""
+
+    kind: str
+    path: str
+    action: str
+    """`put back`, `removed` or `kept`."""
+    detail: str = ""
+
+
+def always_undone(path: str, is_new: bool) -> str | None:
+    """The kind of an edit that no fix needs and that tests would see: it is undone wherever it is."""
+    name = PurePosixPath(path).name
+    if _RUNNER_CONFIG.fullmatch(name):
+        return "runner_config"
+    if _STARTUP.fullmatch(name):
+        return "startup_hook"
+    if any(f"/{folder}" in f"/{path}" for folder in _PROGRAM_FOLDERS):
+        return "path_shim"
+    return "shadowed_runner" if is_new and _module(path) in _RUNNERS else None
+
+
+def worth_telling(path: str, mode_is_executable: bool, before: bytes | None, after: bytes) -> list[tuple[str, str]]:
+    """Kind and detail of what stays in place and may still bend the verdict."""
+    name = PurePosixPath(path).name
+    found = []
+    if before is None and _module(path) in sys.stdlib_module_names:
+        found.append(("shadowed_module", _module(path) or ""))
+    if before is None and mode_is_executable and name in _TOOLS:
+        found.append(("path_shim", name))
+    if name in _SHARED_CONFIG and _test_settings(name, before or b"") != _test_settings(name, after):
+        found.append(("runner_config", "its settings of the test runner are not used"))
+    if name in ("Makefile", "GNUmakefile", "makefile"):
+        found.append(("runner_config", "a make target may be how the tests are run"))
+    words = [word.decode() for word in _WORDS if word in after and word not in (before or b"")]
+    found += [("suspicious_code", ", ".join(words))] if words else []
+    return found
+
+
+def _module(path: str) -> str | None:
+    """The name under which Python would import the file, when it lies where imports begin."""
+    parts = PurePosixPath(path).parts
+    parts = parts[1:] if parts[0] in ("src", "lib", *TEST_FOLDERS) and len(parts) > 1 else parts
+    if len(parts) == 1:
+        return parts[0].removesuffix(".py") if parts[0].endswith(".py") else None
+    return parts[0] if parts[1] == "__init__.py" else None
+
+
+def _test_settings(name: str, data: bytes) -> Any:
+    """The part of a shared settings file that a test runner reads; None when there is none."""
+    text = data.decode("utf-8", "replace")
+    try:
+        if name == "pyproject.toml":
+            return tomli.loads(text).get("tool", {}).get("pytest")
+        if name == "package.json":
+            package = json.loads(text)
+            return {key: package.get(key) for key in ("scripts", "jest", "mocha", "type")}
+        parser = configparser.ConfigParser(interpolation=None)
+        parser.read_string(text)
+        return {section: dict(parser[section]) for section in ("pytest", "tool:pytest") if section in parser}
+    except (tomli.TOMLDecodeError, configparser.Error, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def has_pytest_settings(name: str, data: bytes) -> bool:
+    """Whether pytest would take that file for its settings."""
+    if name in ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"):
+        return True
+    return name in _SHARED_CONFIG[:3] and bool(_test_settings(name, data))

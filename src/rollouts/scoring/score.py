@@ -1,0 +1,216 @@
+"""One patch, scored: applied, put into a fresh box, tested there, judged. The result is the same on every backend."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rollouts.backends.base import Backend, LogSink, Once
+from rollouts.config import Benchmark
+from rollouts.digests import digest_folder, digest_of
+from rollouts.prepare import Preparation
+from rollouts.results import RunError
+from rollouts.scoring.judge import Judge, Judgement
+from rollouts.scoring.job import BoxResult, ScoringBox, TestPlan, plan_tests
+from rollouts.scoring.patch import Changes, PatchRefused, Start
+from rollouts.scoring.rubric import (
+    Observed,
+    judged_rubrics,
+    outcome_of,
+    rubric_scores,
+    standard_metrics,
+    test_results,
+    total_of,
+)
+from rollouts.scoring.tree import ScoredTree, scored_tree
+from rollouts.scoring.verdict import Outcome, Scored
+from rollouts.tasks import Task
+
+SCORER = 1
+"""Part of every evaluation's digest: raise it when the same patch may get another verdict."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one scoring job belongs: its names, its log, a folder for what comes out of the box."""
+
+    run_id: str
+    batch: str
+    outputs_dir: Path
+    log: LogSink
+
+
+class Scorer:
+    """Scores patches with one backend. Safe to ask from many threads."""
+
+    def __init__(
+        self, benchmark: Benchmark, backend: Backend, preparation: Preparation, judge: Judge | None = None
+    ) -> None:
+        self._benchmark, self._backend, self._preparation, self._judge = benchmark, backend, preparation, judge
+        self._lock = threading.Lock()
+        self._starts: dict[str, Start] = {}
+        self._jobs = 0
+        self._once = Once(backend.cancelled)
+        self._references: dict[str, str | None] = {}
+
+    def digest(self, task: Task) -> str:
+        """Names everything but the patch that a verdict depends on."""
+        source = self._preparation.source(task)
+        metrics = [path.read_bytes().hex() for name in ("evaluate.py", "evaluate.sh") if (path := task.part(name))]
+        settings = self._benchmark.judge.model_dump() if self._benchmark.judge else None
+        return digest_of(
+            SCORER, source.digest, task.evaluation.model_dump(), digest_folder(task.part("tests")), metrics,
+            task.environment.model_dump(), task.environment_variables, task.instructions if settings else None,
+            settings, self._benchmark.pass_threshold,
+        )[:32]  # fmt: skip
+
+    def score(self, task: Task, patch: bytes, place: Place) -> Scored:
+        """The verdict. Raises SandboxFailed for faults of the machine, which are worth another try."""
+        if not patch.strip():
+            return self._nothing(task, Outcome.NO_PATCH, "the patch is empty")
+        start = self._start(task)
+        try:
+            applied = start.apply(patch)
+        except PatchRefused as exc:
+            return self._nothing(task, Outcome.APPLY_FAILED, str(exc))
+        scored = self._test(task, start, applied.changes, patch, place)
+        return replace(scored, applied=applied.how)
+
+    def _start(self, task: Task) -> Start:
+        source = self._preparation.source(task)
+        with self._lock:
+            if source.digest not in self._starts:
+                self._starts[source.digest] = Start(source.base_git)
+            return self._starts[source.digest]
+
+    def _nothing(self, task: Task, outcome: Outcome, why: str) -> Scored:
+        """A verdict without a box: nothing was earned."""
+        earned = Judgement(0.0, why, (), None)
+        judgements = {rubric.id: earned for rubric in judged_rubrics(task.evaluation)} if self._judge else {}
+        rubrics = rubric_scores(task.evaluation, (), judgements, zero=True)
+        total, coverage = total_of(rubrics)
+        note = () if outcome is Outcome.NO_PATCH else (f"the patch does not apply: {why}",)
+        return Scored(outcome, total if total is not None else 0.0, coverage, rubrics, notes=note)
+
+    def _test(self, task: Task, start: Start, changes: Changes, patch: bytes, place: Place) -> Scored:
+        plan = plan_tests(task)
+        tree = scored_tree(task, start, changes, plan.python)
+        notes: list[str] = []
+        observed, metrics, seconds = Observed(), {}, 0.0
+        if not plan.is_empty or task.evaluation.metrics or task.part("evaluate.py") or task.part("evaluate.sh"):
+            ended = self._box(task, start, tree, patch, plan, place)
+            observed, seconds = ended.observed(), ended.ended.duration_s
+            metrics = _metrics(ended, notes)
+        if observed.trouble is not None:
+            blame = self._blame(task, start, plan, observed.trouble, place)
+            if blame is not None:
+                return _error(blame, tree, seconds)
+            notes.append(f"{observed.trouble}; without this patch it is not so")
+        return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
+
+    def _box(
+        self, task: Task, start: Start, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place
+    ) -> BoxResult:
+        image = self._preparation.scoring_image(task, place.log)
+        with self._lock:
+            self._jobs += 1
+            job_id = f"{place.run_id}.eval{self._jobs}"
+        box = ScoringBox(
+            task=task,
+            image=image,
+            limits=self._benchmark.limits,
+            start=start,
+            tree=tree,
+            patch=patch,
+            plan=plan,
+            job_id=job_id,
+            run_id=place.run_id,
+            batch=place.batch,
+            outputs_dir=place.outputs_dir,
+        )
+        result = box.run(self._backend, place.log)
+        result.ended.free()
+        for note in result.ended.notes:
+            place.log(f"[sandbox] {note}\n".encode())
+        return result
+
+    def _blame(self, task: Task, start: Start, plan: TestPlan, trouble: str, place: Place) -> str | None:
+        """Whether tests that cannot be run are the task's fault: they are when the reference cannot be tested either.
+
+        None: it is the patch's doing. The reference is the task's solution, else the untouched start.
+        """
+        self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
+        known = self._references[task.digest]
+        return None if known is None else f"{trouble}; the same with {_reference_name(task)}: {known}"
+
+    def _try_reference(self, task: Task, start: Start, plan: TestPlan, place: Place) -> None:
+        patch = task.solution.read_bytes() if task.solution else b""
+        try:
+            changes = start.apply(patch).changes if patch.strip() else {}
+        except PatchRefused as exc:
+            self._references[task.digest] = f"solution.patch does not apply: {exc}"
+            return
+        tree = scored_tree(task, start, changes, plan.python)
+        quiet = replace(place, run_id=f"{place.run_id}.reference", log=lambda data: None)
+        self._references[task.digest] = self._box(task, start, tree, patch, plan, quiet).observed().trouble
+
+    def _judged(
+        self,
+        task: Task,
+        plan: TestPlan,
+        observed: Observed,
+        tree: ScoredTree,
+        patch: bytes,
+        metrics: Mapping[str, object],
+        notes: list[str],
+        seconds: float,
+    ) -> Scored:
+        tests = test_results(task.evaluation, observed) if not plan.is_empty else ()
+        zero = bool(observed.bent) or observed.timed_out or observed.trouble is not None
+        judgements = {}
+        if self._judge is not None:
+            for rubric in judged_rubrics(task.evaluation):
+                judgements[rubric.id] = self._judge.judge(task.instructions, rubric, patch)
+        rubrics = rubric_scores(task.evaluation, tests, judgements, zero=zero)
+        total, coverage = total_of(rubrics)
+        if total is None:
+            return _error("nothing could be judged: no tests, and no judge's answer", tree, seconds, rubrics=rubrics)
+        if plan.is_empty:
+            outcome = Outcome.RESOLVED if total >= self._benchmark.pass_threshold else Outcome.TESTS_FAILED
+        else:
+            outcome = outcome_of(observed, tests)
+        if observed.timed_out:
+            notes.append(f"the tests were ended at their time limit of {task.evaluation.timeout_s:g} s")
+        return Scored(
+            outcome=outcome,
+            total_score=total,
+            coverage=coverage,
+            rubrics=rubrics,
+            tests=tests,
+            standard_metrics=standard_metrics(tests),
+            custom_metrics=metrics,
+            flags=tree.flags,
+            notes=(*(f"the results do not count: {reason}" for reason in observed.bent), *notes),
+            duration_s=round(seconds, 3),
+        )
+
+
+def _reference_name(task: Task) -> str:
+    return "the task's own solution" if task.solution else "the untouched repository"
+
+
+def _metrics(ended: BoxResult, notes: list[str]) -> Mapping[str, object]:
+    """The task's own measures; what is wrong with them is told and harms nothing."""
+    try:
+        metrics = ended.metrics()
+    except ValueError as exc:
+        metrics = {}
+        notes.append(f"custom metrics: {exc}")
+    notes += ended.notes
+    return metrics
+
+
+def _error(message: str, tree: ScoredTree, seconds: float, **parts: object) -> Scored:
+    error = RunError("scoring", "EvaluationError", message)
+    scored = Scored(Outcome.ERROR, None, 0.0, flags=tree.flags, error=error, duration_s=round(seconds, 3))
+    return replace(scored, **parts)  # type: ignore[arg-type] # fields of Scored

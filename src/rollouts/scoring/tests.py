@@ -1,0 +1,228 @@
+"""What a scoring box says, read as the hostile input it is: steps, and the result of each test.
+
+A box's stdout is append-only once it is here, so nothing in the box can rewrite what it said. Lines that begin with the
+word are ours; all others are what the tests themselves print, and TAP is read out of those.
+"""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+MAX_TESTS = 100_000
+MAX_ID_CHARACTERS = 2000
+MAX_METRICS_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 1024 * 1024
+MAX_JUNIT_BYTES = 64 * 1024 * 1024
+MUST_FAIL = "tests that must fail did not: something makes tests pass"
+
+
+class TestStatus(StrEnum):
+    """How a test ended. Only `passed` is a pass."""
+
+    __test__ = False  # not one of pytest's
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    XPASSED = "xpassed"
+    MISSING = "missing"
+    """Expected, and never heard of."""
+
+
+_WORST = (TestStatus.PASSED, TestStatus.XPASSED, TestStatus.XFAILED, TestStatus.SKIPPED, TestStatus.ERROR, TestStatus.FAILED)
+Results = dict[str, TestStatus]
+
+
+def add(results: Results, test_id: str, status: TestStatus) -> None:
+    """Of two results of one test the worse counts."""
+    test_id = test_id[:MAX_ID_CHARACTERS]
+    known = results.get(test_id)
+    if known is None and len(results) >= MAX_TESTS:
+        return
+    results[test_id] = status if known is None else max(known, status, key=_WORST.index)
+
+
+@dataclass
+class Step:
+    """One step of a scoring box: what it said, and how it ended."""
+
+    name: str
+    code: int | None = None
+    """None: it did not come to its end."""
+    results: Results = field(default_factory=dict)
+    tap: "TapReader" = field(default_factory=lambda: TapReader())
+    text: bytearray = field(default_factory=bytearray)
+    """What the step `metrics` printed."""
+    runner: bool = False
+    """pytest was there."""
+    status: int | None = None
+    """What pytest said at its end."""
+    bent: str | None = None
+    """Why none of its results can be believed."""
+
+
+class Reader:
+    """Takes a box's stdout as it comes."""
+
+    def __init__(self, word: str, log: Callable[[bytes], None]) -> None:
+        self._word, self._log = word.encode() + b" ", log
+        self._buffer = bytearray()
+        self.steps: list[Step] = []
+
+    def __call__(self, data: bytes) -> None:
+        """Take the next bytes; never raises for what is in them."""
+        self._buffer += data
+        while (end := self._buffer.find(b"\n")) >= 0 or len(self._buffer) > MAX_LINE_BYTES:
+            cut = end + 1 if end >= 0 else MAX_LINE_BYTES
+            self._take(bytes(self._buffer[:cut]))
+            del self._buffer[:cut]
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._buffer:
+            self._take(bytes(self._buffer))
+            self._buffer.clear()
+
+    def _take(self, line: bytes) -> None:
+        if line.startswith(self._word):
+            self._take_own(line[len(self._word) :].decode("utf-8", "replace").strip())
+            return
+        self._log(line)
+        if self.steps and self.steps[-1].code is None:
+            step = self.steps[-1]
+            if step.name != "metrics":
+                step.tap.take(line)
+            elif len(step.text) < MAX_METRICS_BYTES:
+                step.text += line
+
+    def _take_own(self, line: str) -> None:
+        kind, _, rest = line.partition(" ")
+        if kind == "begin":
+            self.steps.append(Step(rest))
+            return
+        if not self.steps:
+            return
+        step = self.steps[-1]
+        if kind == "end":
+            code = rest.rpartition(" ")[2]
+            step.code = int(code) if code.isascii() and code.isdigit() else -1
+            return
+        try:
+            fields = json.loads(rest)
+            self._take_record(step, kind, fields)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            step.bent = "the test runner's own lines were damaged"
+
+    def _take_record(self, step: Step, kind: str, fields: dict[str, object]) -> None:
+        if kind == "runner":
+            step.runner = True
+        elif kind == "test":
+            add(step.results, str(fields["id"]), TestStatus(str(fields["status"])))
+        elif kind == "finished":
+            step.status = int(str(fields["status"]))
+            if fields["must_fail"] != fields["of"]:
+                step.bent = MUST_FAIL
+
+
+class TapReader:
+    """Test Anything Protocol, of its line format what counts: results, plan, bail-out."""
+
+    _RESULT = re.compile(r"(not )?ok\b[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
+    _PLAN = re.compile(r"1\.\.(\d{1,9})\b")
+    _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo)\b", re.IGNORECASE)
+
+    def __init__(self) -> None:
+        self.results: Results = {}
+        self._count = 0
+        self._plan: int | None = None
+        self._bailed = False
+
+    def take(self, raw: bytes) -> None:
+        """The next line; what is indented belongs to a subtest and is counted by its parent."""
+        line = raw.decode("utf-8", "replace").rstrip()
+        if found := self._RESULT.fullmatch(line):
+            self._count += 1
+            bad, number, text = found.groups()
+            directive = self._DIRECTIVE.search(text)
+            name = (text[: directive.start()] if directive else text).strip().replace("\\#", "#")
+            add(self.results, name or (number or str(self._count)), self._status(bool(bad), directive))
+        elif found := self._PLAN.match(line):
+            self._plan = int(found.group(1))
+        elif line.startswith("Bail out!"):
+            self._bailed = True
+
+    @staticmethod
+    def _status(bad: bool, directive: re.Match[str] | None) -> TestStatus:
+        if directive is None:
+            return TestStatus.FAILED if bad else TestStatus.PASSED
+        if directive.group(1).lower() == "skip":
+            return TestStatus.SKIPPED
+        return TestStatus.XFAILED if bad else TestStatus.XPASSED
+
+    @property
+    def seen(self) -> bool:
+        """Whether this was TAP at all."""
+        return bool(self.results) or self._plan is not None
+
+    def trouble(self) -> str | None:
+        """Why the results are not all there should be."""
+        if self._bailed:
+            return "the tests bailed out"
+        if self._plan is not None and self._plan != self._count:
+            return f"{self._plan} tests planned, {self._count} told of"
+        return None
+
+
+def read_junit(data: bytes) -> Results:
+    """Test cases of a JUnit XML file; raises ValueError for what is none. Ids: `file::name`, else `classname::name`."""
+    if len(data) > MAX_JUNIT_BYTES:
+        raise ValueError(f"more than {MAX_JUNIT_BYTES} bytes")
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise ValueError("it declares entities")  # which could be made to fill the memory
+    try:
+        root = ElementTree.fromstring(data)
+    except ElementTree.ParseError as exc:
+        raise ValueError(str(exc)) from None
+    results: Results = {}
+    for case in root.iter("testcase"):
+        place = case.get("file") or case.get("classname")
+        name = case.get("name", "")
+        add(results, f"{place}::{name}" if place else name, _case_status(case))
+    return results
+
+
+def _case_status(case: ElementTree.Element) -> TestStatus:
+    for tag, status in (("failure", TestStatus.FAILED), ("error", TestStatus.ERROR), ("skipped", TestStatus.SKIPPED)):
+        if case.find(tag) is not None:
+            return status
+    return TestStatus.PASSED
+
+
+def last_object(text: bytes) -> dict[str, object]:
+    """The JSON object that a program printed, alone or as the last thing it said; raises ValueError."""
+    said = text.decode("utf-8", "replace").strip()
+    for candidate in _candidates(said):
+        try:
+            value = json.loads(candidate, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return value
+    raise ValueError(f"expected a JSON object, got {said[:80]!r}" if said else "it printed nothing")
+
+
+def _candidates(said: str) -> Iterator[str]:
+    yield said
+    lines = said.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("{")]
+    for number in starts[-1:-20:-1]:
+        yield "\n".join(lines[number:])
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,214 @@
+"""The tree that is tested: the start, the patch's changes, what had to be put back, and the hidden tests.
+
+All of it is decided here, from names and contents, before a box exists. What goes into the box is a list of files to
+remove and an archive of files to write; so the same patch gives the same tree on every backend.
+"""
+
+import io
+import stat
+import tarfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from rollouts.scoring.bending import TEST_FOLDERS, Flag, always_undone, has_pytest_settings, worth_telling
+from rollouts.scoring.patch import EXECUTABLE, LINK, PLAIN, Changes, Content, Start
+from rollouts.tasks import Task
+
+PYTEST_CONFIGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""Where pytest looks for its settings, in its order."""
+OWN_CONFIG = ".rollouts-pytest"
+
+
+@dataclass(frozen=True)
+class ScoredTree:
+    """What to do to the start so that it becomes the tree that is tested."""
+
+    changes: Changes
+    flags: tuple[Flag, ...]
+    empty_folders: tuple[str, ...]
+    """Folders of the start in which nothing is left, the deepest first."""
+
+    def removals(self, start: Start) -> bytes:
+        """Every file of the start that goes or is written anew, for `xargs -0 rm`."""
+        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes if path in start)
+
+    def folders(self) -> bytes:
+        """For `xargs -0 rmdir`."""
+        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.empty_folders)
+
+    def archive(self) -> bytes:
+        """The files to write. Old GNU format, which every tar reads."""
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+            for path, content in sorted(self.changes.items()):
+                if content is None:
+                    continue
+                member = tarfile.TarInfo(path)
+                member.mtime = int(time.time())
+                member.mode = 0o755 if content.mode == EXECUTABLE else 0o644
+                if content.mode == LINK:
+                    member.type = tarfile.SYMTYPE
+                    member.linkname = content.data.decode(errors="surrogateescape")
+                    archive.addfile(member)
+                else:
+                    member.size = len(content.data)
+                    archive.addfile(member, io.BytesIO(content.data))
+        return out.getvalue()
+
+
+def test_files(task: Task) -> dict[str, Content]:
+    """The task's own tests, by their place in the repository: hidden ones from `tests/`, then the rubrics' scripts."""
+    files: dict[str, Content] = {}
+    folder = task.part("tests")
+    for path in sorted(folder.rglob("*")) if folder else ():
+        name = f"tests/{path.relative_to(folder).as_posix()}" if folder else ""
+        if path.is_symlink():
+            files[name] = Content(LINK, str(path.readlink()).encode(errors="surrogateescape"))
+        elif path.is_file() and "__pycache__" not in path.parts:
+            mode = EXECUTABLE if path.stat().st_mode & stat.S_IXUSR else PLAIN
+            files[name] = Content(mode, path.read_bytes())
+    for script in task.evaluation.test_scripts:
+        known = files.get(script.path)
+        mode = known.mode if known and known.mode == EXECUTABLE else PLAIN
+        mode = EXECUTABLE if script.content.startswith("#!") else mode
+        files[script.path] = Content(mode, script.content.encode())
+    return files
+
+
+def expected_files(task: Task) -> list[str]:
+    """The files that the expected test ids name, as far as they name one."""
+    ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
+    return list(dict.fromkeys(test_id.partition("::")[0] for test_id in ids if "::" in test_id))
+
+
+def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable[str] = ()) -> ScoredTree:
+    """Put back what bends the verdict, add the hidden tests. `config_for`: files that our own pytest will be given."""
+    tests = test_files(task)
+    protection = _Protection(task, start, tests)
+    before = start.read(*changes)
+    kept: Changes = {}
+    flags: list[Flag] = []
+    for path, content in changes.items():
+        kind = protection.kind(path)
+        if kind is not None:
+            flags.append(Flag(kind, path, "put back" if path in start or path in tests else "removed"))
+            continue
+        kept[path] = content
+        if content is not None:
+            flags += _told(path, content, before.get(path), task)
+    _settle(start, kept, flags)
+    for path, content in tests.items():
+        _make_room(start, kept, path)
+        kept[path] = content
+    kept.update(_own_config(start, tests, config_for))
+    return ScoredTree(_real(start, kept), tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))), _empty(start, kept))
+
+
+class _Protection:
+    """What a patch may not change."""
+
+    def __init__(self, task: Task, start: Start, tests: Iterable[str]) -> None:
+        self._start = start
+        self._patterns = task.evaluation.protected_paths
+        self._tests = {*tests, *expected_files(task)}
+        self._folders = {folder for path in self._tests if (folder := _test_folder(path))}
+
+    def kind(self, path: str) -> str | None:
+        """Why a change of that path is undone; None when it stays."""
+        if any(_matches(path, pattern) for pattern in self._patterns):
+            return "protected_path"
+        if path in self._tests or any(path == folder or path.startswith(f"{folder}/") for folder in self._folders):
+            return "test_file"
+        return always_undone(path, path not in self._start)
+
+
+def _test_folder(path: str) -> str | None:
+    """The folder of tests that a test lies in; tests beside the code they test have none."""
+    parts = PurePosixPath(path).parts[:-1]
+    for count, part in enumerate(parts, 1):
+        if part in TEST_FOLDERS:
+            return "/".join(parts[:count])
+    return None
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """As a path, as a folder (with or without its final slash), or as a glob."""
+    bare = pattern.rstrip("/")
+    return path == bare or path.startswith(f"{bare}/") or fnmatchcase(path, bare) or fnmatchcase(path, f"{bare}/*")
+
+
+def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iterator[Flag]:
+    if content.mode == LINK:
+        target = content.data.decode(errors="replace")
+        if target.startswith("/") or ".." in PurePosixPath(target).parts:
+            yield Flag("link", path, "kept", f"leads to {target}")
+        return
+    for kind, detail in worth_telling(path, content.mode == EXECUTABLE, before, content.data):
+        if "make" in detail and "make" not in (task.evaluation.command or ""):
+            continue
+        yield Flag(kind, path, "kept", detail)
+
+
+def _settle(start: Start, kept: Changes, flags: list[Flag]) -> None:
+    """What was put back may stand where the patch has a file, a link or a folder now: the patch's goes."""
+    final = ({*start.paths} - {path for path, content in kept.items() if content is None}) | {*kept}
+    final -= {path for path, content in kept.items() if content is None}
+    folders = {str(parent) for path in final for parent in PurePosixPath(path).parents}
+    for path, content in list(kept.items()):
+        if content is None or path in start:
+            continue
+        below = any(str(parent) in final for parent in PurePosixPath(path).parents)
+        if below or path in folders:
+            del kept[path]
+            flags.append(Flag("test_file", path, "removed", "stood in the way of what was put back"))
+
+
+def _make_room(start: Start, kept: Changes, path: str) -> None:
+    """Neither a file above `path` nor anything below it."""
+    for parent in map(str, PurePosixPath(path).parents):
+        if parent in start or kept.get(parent) is not None:
+            kept[parent] = None
+    below = f"{path}/"
+    for other in [name for name in (*start.paths, *kept) if name.startswith(below)]:
+        kept[other] = None
+
+
+def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> Changes:
+    """The task's own settings of pytest, under a name that no patch has a say in; beside the place they came from."""
+    paths = list(wanted)
+    if not paths:
+        return {}
+    shared = set(PurePosixPath(paths[0]).parents)
+    for path in paths[1:]:
+        shared &= set(PurePosixPath(path).parents)
+    for folder in sorted(shared, key=lambda parent: len(parent.parts), reverse=True):
+        for name in PYTEST_CONFIGS:
+            place = str(folder / name)
+            data = tests[place].data if place in tests else start.read(place).get(place)
+            if data is not None and has_pytest_settings(name, data):
+                suffix = PurePosixPath(f"x{name}" if name.startswith(".") else name).suffix
+                return {str(folder / f"{OWN_CONFIG}{suffix}"): Content(PLAIN, data)}
+    return {f"{OWN_CONFIG}.ini": Content(PLAIN, b"[pytest]\n")}
+
+
+def _real(start: Start, kept: Changes) -> Changes:
+    """Without removals of what was never there."""
+    return {path: content for path, content in kept.items() if content is not None or path in start}
+
+
+def _empty(start: Start, kept: Changes) -> tuple[str, ...]:
+    gone = [path for path, content in kept.items() if content is None and path in start]
+    if not gone:
+        return ()
+    final = ({*start.paths} | {*kept}) - {path for path, content in kept.items() if content is None}
+    folders = {parent for path in final for parent in PurePosixPath(path).parents}
+    empty = {parent for path in gone for parent in PurePosixPath(path).parents} - folders - {PurePosixPath(".")}
+    return tuple(map(str, sorted(empty, key=lambda folder: len(folder.parts), reverse=True)))
+
+
+def pytest_config(tree: ScoredTree) -> str | None:
+    """The path of the settings that `scored_tree` put in, when it did."""
+    return next((path for path in tree.changes if PurePosixPath(path).stem == OWN_CONFIG or path.endswith(OWN_CONFIG)), None)
