@@ -1,0 +1,1 @@
+"""From a run's patch to its score."""
