@@ -155,7 +155,7 @@ def test_reading_a_benchmark_loads_no_engine_and_no_screen() -> None:
 
 
 def test_a_judge_loads_its_client_when_it_asks() -> None:
-    assert loaded_by("import rollouts.scoring.judge") & {"httpx", "anyio", "ssl", "asyncio"} == set()
+    assert loaded_by("import rollouts.scoring.judge") & {"httpx", "anyio", "asyncio"} == set()
 
 
 def test_the_local_sandbox_loads_no_engine() -> None:

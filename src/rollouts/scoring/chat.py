@@ -5,12 +5,14 @@ request runs in a thread of its own, which is left to itself when the time is ov
 """
 
 import json
+import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -109,21 +111,24 @@ class Chat:
         direct = {f"all://{urlsplit(self._url).netloc}": None} if _is_loopback(self._url) else {}
         try:
             with (
-                httpx.Client(timeout=self._settings.timeout_s, mounts=direct, follow_redirects=False) as client,
-                client.stream("POST", self._url, content=content, headers=headers) as response,
+                httpx.Client(verify=_certificates(), timeout=self._settings.timeout_s, mounts=direct) as client,
+                client.stream("POST", self._url, content=content, headers=headers, follow_redirects=False) as response,
             ):
-                said = bytearray()
-                for part in response.iter_bytes():
-                    said += part
-                    if len(said) > ANSWER_LIMIT_BYTES:
-                        raise _TryAgain(f"{self._url}: an answer of more than {ANSWER_LIMIT_BYTES:,} bytes")
-                    if time.monotonic() > deadline or self._stopped.is_set():
-                        break  # nobody waits for it any more
-                return response.status_code, response.headers, bytes(said)
+                return response.status_code, response.headers, self._read(response.iter_bytes(), deadline)
         except httpx.HTTPError as exc:
             raise _TryAgain(f"{self._url}: {str(exc) or type(exc).__name__}") from None
         except (httpx.InvalidURL, OSError, ValueError, ImportError) as exc:  # proxies, certificates of the environment
             raise NoAnswer(f"{self._url}: no connection can be set up: {exc}") from None
+
+    def _read(self, parts: Iterable[bytes], deadline: float) -> bytes:
+        said = bytearray()
+        for part in parts:
+            said += part
+            if len(said) > ANSWER_LIMIT_BYTES:
+                raise _TryAgain(f"{self._url}: an answer of more than {ANSWER_LIMIT_BYTES:,} bytes")
+            if time.monotonic() > deadline or self._stopped.is_set():
+                break  # nobody waits for it any more
+        return bytes(said)
 
     def _within_limits(self, call: Callable[[float], Answer]) -> Answer:
         """What `call` returns, if it does so in time and before a stop."""
@@ -139,6 +144,14 @@ class Chat:
             if time.monotonic() > deadline:
                 raise _TryAgain(f"{self._url}: no answer within {limit:g} s")
         return ended.result()
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Whom to trust. Reading them takes longer than all the rest of a request on this side."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 def _keep_outcome(ended: Future[Answer], call: Callable[[float], Answer], deadline: float) -> None:
