@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import tomli
 from pydantic import (
@@ -75,6 +76,23 @@ def _checked_model(text: str) -> str:
 def _checked_env_names(names: tuple[str, ...]) -> tuple[str, ...]:
     _check(all(_ENV_NAME.fullmatch(name) for name in names))
     return names
+
+
+def _checked_env_name(name: str) -> str:
+    _check(not name or _ENV_NAME.fullmatch(name) is not None)
+    return name
+
+
+def _checked_base_url(text: str) -> str:
+    _check("@" not in text, "expected an address without user and password; a key goes by api_key_env")
+    _check(text.isascii() and text.isprintable() and " " not in text and len(text) <= 2000)
+    try:
+        url = urlsplit(text)
+        fits = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # brackets that do not close, a port that is none
+        fits = False
+    _check(fits and "?" not in text and "#" not in text)
+    return text
 
 
 def _checked_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
@@ -176,6 +194,22 @@ class DockerSettings(Model):
     base_image: Annotated[str, _described("the name of an image"), AfterValidator(_checked_text)] = DEFAULT_BASE_IMAGE
 
 
+class JudgeSettings(Model):
+    """The model that judges rubrics which no test covers, and where it is served."""
+
+    model: ModelName
+    base_url: Annotated[
+        str, _described("an address that begins with http:// or https://"), AfterValidator(_checked_base_url)
+    ] = "https://api.openai.com/v1"
+    """Where an OpenAI-compatible API begins; `/chat/completions` is added."""
+    api_key_env: Annotated[
+        str, _described('the name of an environment variable, or "" for no key'), AfterValidator(_checked_env_name)
+    ] = "OPENAI_API_KEY"
+    timeout_s: Seconds = 120.0
+    """For one request, from its start to the last byte of the answer."""
+    retries: Annotated[int, _described("an integer from 0 to 10", ge=0, le=10)] = 3
+
+
 class TaskEntry(Model):
     """One `[[tasks]]` table: a task or a glob of tasks, the models to try, how often and with what."""
 
@@ -221,6 +255,7 @@ class Benchmark(Model):
     network: Network = Network()
     budget: Budget = Budget()
     docker: DockerSettings = DockerSettings()
+    judge: JudgeSettings | None = None
     agents: Annotated[
         Mapping[str, AgentTable], _described("tables [agents.NAME]"), AfterValidator(_checked_agent_names)
     ] = Field(default_factory=dict)

@@ -13,6 +13,7 @@ from rollouts.config import (
     NAME_EXPECTED,
     Benchmark,
     DockerSettings,
+    JudgeSettings,
     choose_backend,
     choose_docker_settings,
     find_path,
@@ -186,6 +187,9 @@ apply_overrides = "yes"
         ("agents = { x = {} }", "agents.x.command: missing; expected a text that is not empty"),
         ('agents = { x = { command = "c", env = ["1X"] } }', "agents.x.env: expected a list of names of environment"),
         ("tasks = []", "tasks: expected one or more [[tasks]] tables, got []"),
+        ("judge = {}", "judge.model: missing; expected a model's name"),
+        ('judge = { model = "m", retries = 11 }', "judge.retries: expected an integer from 0 to 10, got 11"),
+        ('judge = { model = "m", api_key_env = "sk-1" }', "judge.api_key_env: expected the name of an environment"),
         ('docker = { base_image = "" }', 'docker.base_image: expected the name of an image, got ""'),
     ],
 )
@@ -363,6 +367,48 @@ def test_a_file_of_100_mb_is_not_even_read(tmp_path: Path) -> None:
 
 def test_nesting_is_told(tmp_path: Path) -> None:
     assert mistakes_of(tmp_path, "a = " + "[" * 30 + "]" * 30) == ["nested more than 16 deep"]
+
+
+def test_a_judge_has_defaults_and_none_is_there_unless_named(tmp_path: Path) -> None:
+    assert load(tmp_path, SMALL).judge is None
+    judge = load(tmp_path, f'judge = {{ model = "m", api_key_env = "" }}\n{SMALL}').judge
+    assert judge == JudgeSettings(
+        model="m", base_url="https://api.openai.com/v1", api_key_env="", timeout_s=120.0, retries=3
+    )
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:11434/v1", "https://[::1]:8/", "https://host.example/a/b"])
+def test_a_judges_address_may_be_any_http_server(address: str, tmp_path: Path) -> None:
+    judge = load(tmp_path, f'judge = {{ model = "m", base_url = "{address}" }}\n{SMALL}').judge
+    assert judge is not None
+    assert judge.base_url == address
+
+
+NO_ADDRESSES = (
+    *(
+        "",
+        "host/v1",
+        "ftp://host",
+        "http://",
+        "http://:80",
+        "http://[::1",
+        "http://h:99999",
+        "http://h:x",
+        "http://h:0",
+    ),
+    *("http://h/a b", "http://h/?key=1", "http://h/#x", "http://h/\\n", "http://h\\u00e9"),
+)
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+def test_a_judges_address_that_is_none_is_told(address: str, tmp_path: Path) -> None:
+    (found,) = mistakes_of(tmp_path, f'judge = {{ model = "m", base_url = "{address}" }}\n{SMALL}')
+    assert found.startswith("judge.base_url: expected an address that begins with http:// or https://, got ")
+
+
+def test_a_password_in_the_judges_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    found = mistakes_of(tmp_path, f'judge = {{ model = "m", base_url = "https://me:hunter2@h/v1" }}\n{SMALL}')
+    assert found == ["judge.base_url: expected an address without user and password; a key goes by api_key_env"]
 
 
 def test_a_benchmark_cannot_be_changed() -> None:

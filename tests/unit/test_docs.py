@@ -80,9 +80,10 @@ CONFIG_TABLES: dict[str, type[BaseModel]] = {
     "`[[tasks]]`": TaskEntry,
     "`[agents.NAME]`": AgentTable,
     **{
-        f"`[{name}]`": field.annotation
+        f"`[{name}]`": model
         for name, field in Benchmark.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        if name not in ("tasks", "agents")
+        for model in models_in(field.annotation)
     },
 }
 

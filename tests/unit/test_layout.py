@@ -46,6 +46,9 @@ ORDER = (
     "repositories",
     "workspace",
     "prepare",
+    "scoring",
+    "scoring.chat",
+    "scoring.judge",
     "planning",
     "execute",
     "batch",
@@ -61,6 +64,7 @@ OWNERS = {
     "modal": ("backends.modal",),
     "git": ("repositories",),
     "tomli": ("config",),
+    "httpx": ("scoring.chat",),
 }
 """Who alone may import a library."""
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -130,13 +134,28 @@ def test_importing_the_package_loads_nothing_and_says_nothing() -> None:
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
-    heavy = {"pydantic", "docker", "rich.live", "git", "modal", "tomli", "filelock", "rollouts.batch", "asyncio"}
+    heavy = {
+        "pydantic",
+        "docker",
+        "rich.live",
+        "git",
+        "modal",
+        "tomli",
+        "filelock",
+        "httpx",
+        "rollouts.batch",
+        "asyncio",
+    }
     assert loaded_by("import rollouts.cli") & heavy == set()
 
 
 def test_reading_a_benchmark_loads_no_engine_and_no_screen() -> None:
     loaded = loaded_by("import rollouts.task_folder, rollouts.plan")
     assert loaded & {"docker", "rich", "typer", "git", "modal", "requests"} == set()
+
+
+def test_a_judge_loads_its_client_when_it_asks() -> None:
+    assert loaded_by("import rollouts.scoring.judge") & {"httpx", "anyio", "asyncio"} == set()
 
 
 def test_the_local_sandbox_loads_no_engine() -> None:
