@@ -49,9 +49,7 @@ MUST_FAIL_COUNT = 6
 
 def main():
     word = sys.stdin.readline().strip()
-    sys.stdin.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdin = open(0, closefd=False)
     stream = os.dup(1)
     os.dup2(2, 1)
     with open(sys.argv[1]) as file:
@@ -63,10 +61,12 @@ def main():
     preload()
 
     def tell(kind, **fields):
-        line = "\n%s %s %s\n" % (word, kind, json.dumps(fields))
+        line = f"\n{word} {kind} {json.dumps(fields)}\n"
         os.write(stream, line.encode("utf-8", "backslashreplace"))
 
-    sys.path[:0] = [os.getcwd()] + [path for path in os.environ.get("ROLLOUTS_PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:0] = [os.getcwd()] + [
+        path for path in os.environ.get("ROLLOUTS_PYTHONPATH", "").split(os.pathsep) if path
+    ]
     if os.environ.get("ROLLOUTS_PYTHONPATH"):
         os.environ["PYTHONPATH"] = os.environ.pop("ROLLOUTS_PYTHONPATH")
     del sys.argv[1:]
@@ -88,7 +88,17 @@ def preload():
             importlib.import_module("_pytest." + module.name)
         except ImportError:  # a part for another system
             continue
-    for name in ("unittest.mock", "unittest.case", "doctest", "difflib", "pdb", "traceback", "tempfile", "shutil", "xml.sax"):
+    for name in (
+        "unittest.mock",
+        "unittest.case",
+        "doctest",
+        "difflib",
+        "pdb",
+        "traceback",
+        "tempfile",
+        "shutil",
+        "xml.sax",
+    ):
         importlib.import_module(name)
 
 
@@ -136,7 +146,7 @@ def check_failures(pytest, seed):
     import tempfile
 
     folder = tempfile.mkdtemp()
-    path = os.path.join(folder, "test_%s.py" % seed)
+    path = os.path.join(folder, f"test_{seed}.py")
     with open(path, "w") as file:
         file.write(MUST_FAIL.replace("{0}", str(int(seed, 16))).replace("{1}", str(int(seed, 16) + 1)))
     settings = os.path.join(folder, "own.ini")

@@ -34,7 +34,7 @@ META: dict[str, Any] = {
         "pass_to_pass": ["b"],
         "protected_paths": ["conftest.py"],
         "timeout_s": 30,
-        "metrics": {"anything": [1]},
+        "metrics": "make metrics",
     },
     "environment": {"image": "debian", "user": "1000:1000", "workdir": "/app/repo"},
 }
@@ -65,7 +65,7 @@ def test_every_key_of_the_description_is_read(tmp_path: Path) -> None:
     assert (task.evaluation.setup, task.evaluation.command, task.evaluation.timeout_s) == ("make", "pytest", 30.0)
     assert (task.evaluation.fail_to_pass, task.evaluation.pass_to_pass) == (("a",), ("b",))
     assert task.evaluation.protected_paths == ("conftest.py",)
-    assert task.evaluation.metrics == {"anything": [1]}
+    assert task.evaluation.metrics == "make metrics"
     assert (task.environment.image, task.environment.user, task.environment.workdir) == (
         "debian", "1000:1000", "/app/repo",
     )  # fmt: skip

@@ -149,7 +149,13 @@ def _script_command(command: str | None, path: str, task: Task) -> str:
     if command:
         run = command.replace("{path}", quoted)
     else:
-        starter = {".sh": "sh ", ".bash": "bash ", ".py": "${ROLLOUTS_PYTHON:-python3} ", ".js": "node ", ".mjs": "node "}
+        starter = {
+            ".sh": "sh ",
+            ".bash": "bash ",
+            ".py": "${ROLLOUTS_PYTHON:-python3} ",
+            ".js": "node ",
+            ".mjs": "node ",
+        }
         run = f"{starter.get(PurePosixPath(path).suffix, '')}{quoted}"
     up = "/".join([".."] * len(PurePosixPath(task.repo.subdir).parts)) if task.repo.subdir else ""
     return f"cd {up} || exit 1\n{run}\n" if up else f"{run}\n"
@@ -243,7 +249,7 @@ class BoxResult:
         if step.tap.seen:
             return step.tap.results
         name = self._path_of(step) or "exit code"
-        if step.code is None or self._lists_ids() and step.name == "tests":
+        if step.code is None or (self._lists_ids() and step.name == "tests"):
             return {}
         return {name: TestStatus.PASSED if step.code == 0 else TestStatus.FAILED}
 

@@ -83,7 +83,9 @@ class Start:
                 done = self._git("apply", "--cached", "--binary", *options, scratch=scratch, data=text)
                 if done.returncode == 0:
                     changes = self._changes(scratch)
-                    return Applied(self._with_own_line_ends(changes) if "--ignore-whitespace" in options else changes, how)
+                    return Applied(
+                        self._with_own_line_ends(changes) if "--ignore-whitespace" in options else changes, how
+                    )
                 if how == "git apply":
                     refused = one_line(done.stderr.decode(errors="replace"))
         raise PatchRefused(refused)
@@ -98,7 +100,9 @@ class Start:
         return start_git(*_SETTINGS, *arguments, cwd=scratch, data=data, environ=environ)
 
     def _changes(self, scratch: Path) -> Changes:
-        raw = _checked(self._git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--no-abbrev", "HEAD", scratch=scratch))
+        raw = _checked(
+            self._git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--no-abbrev", "HEAD", scratch=scratch)
+        )
         blobs: dict[str, tuple[int, str]] = {}
         changes: Changes = {}
         fields = iter(raw.split(b"\0"))
@@ -166,5 +170,7 @@ def _entries(listed: bytes) -> Iterator[tuple[str, tuple[int, str]]]:
 
 def _checked(done: subprocess.CompletedProcess[bytes]) -> bytes:
     if done.returncode:
-        raise SandboxFailed(f"git failed on the task's recorded start: {one_line(done.stderr.decode(errors='replace'))}")
+        raise SandboxFailed(
+            f"git failed on the task's recorded start: {one_line(done.stderr.decode(errors='replace'))}"
+        )
     return done.stdout

@@ -10,8 +10,8 @@ from rollouts.config import Benchmark
 from rollouts.digests import digest_folder, digest_of
 from rollouts.prepare import Preparation
 from rollouts.results import RunError
-from rollouts.scoring.judge import Judge, Judgement
 from rollouts.scoring.job import BoxResult, ScoringBox, TestPlan, plan_tests
+from rollouts.scoring.judge import Judge, Judgement
 from rollouts.scoring.patch import Changes, PatchRefused, Start
 from rollouts.scoring.rubric import (
     Observed,
@@ -96,7 +96,8 @@ class Scorer:
         plan = plan_tests(task)
         tree = scored_tree(task, start, changes, plan.python)
         notes: list[str] = []
-        observed, metrics, seconds = Observed(), {}, 0.0
+        observed, seconds = Observed(), 0.0
+        metrics: Mapping[str, object] = {}
         if not plan.is_empty or task.evaluation.metrics or task.part("evaluate.py") or task.part("evaluate.sh"):
             ended = self._box(task, start, tree, patch, plan, place)
             observed, seconds = ended.observed(), ended.ended.duration_s
@@ -108,9 +109,7 @@ class Scorer:
             notes.append(f"{observed.trouble}; without this patch it is not so")
         return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
 
-    def _box(
-        self, task: Task, start: Start, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place
-    ) -> BoxResult:
+    def _box(self, task: Task, start: Start, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
         image = self._preparation.scoring_image(task, place.log)
         with self._lock:
             self._jobs += 1

@@ -34,7 +34,14 @@ class TestStatus(StrEnum):
     """Expected, and never heard of."""
 
 
-_WORST = (TestStatus.PASSED, TestStatus.XPASSED, TestStatus.XFAILED, TestStatus.SKIPPED, TestStatus.ERROR, TestStatus.FAILED)
+_WORST = (
+    TestStatus.PASSED,
+    TestStatus.XPASSED,
+    TestStatus.XFAILED,
+    TestStatus.SKIPPED,
+    TestStatus.ERROR,
+    TestStatus.FAILED,
+)
 Results = dict[str, TestStatus]
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from rollouts.scoring.bending import TEST_FOLDERS, Flag, always_undone, has_pytest_settings, worth_telling
 from rollouts.scoring.patch import EXECUTABLE, LINK, PLAIN, Changes, Content, Start
@@ -104,7 +104,9 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
         _make_room(start, kept, path)
         kept[path] = content
     kept.update(_own_config(start, tests, config_for))
-    return ScoredTree(_real(start, kept), tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))), _empty(start, kept))
+    return ScoredTree(
+        _real(start, kept), tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))), _empty(start, kept)
+    )
 
 
 class _Protection:
@@ -211,4 +213,6 @@ def _empty(start: Start, kept: Changes) -> tuple[str, ...]:
 
 def pytest_config(tree: ScoredTree) -> str | None:
     """The path of the settings that `scored_tree` put in, when it did."""
-    return next((path for path in tree.changes if PurePosixPath(path).stem == OWN_CONFIG or path.endswith(OWN_CONFIG)), None)
+    return next(
+        (path for path in tree.changes if PurePosixPath(path).stem == OWN_CONFIG or path.endswith(OWN_CONFIG)), None
+    )
