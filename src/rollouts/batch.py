@@ -55,7 +55,7 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
     if missing:
         raise ConfigError(*missing)
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
-    with contextlib.closing(backend), _Signals(backend, listener) as signals:
+    with contextlib.closing(backend), Signals(backend, listener.warn, "their patches kept") as signals:
         backend.check()
         for box in backend.reap():
             listener.warn(f"removed what a dead process left behind: {box}")
@@ -69,34 +69,6 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
         batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
         listener.created(batch.folder, plan)
         return _Running(plan, root, backend, preparation, batch, listener, signals).run()
-
-
-class _Signals:
-    """First signal: start nothing new, end the boxes. A second one leaves at once."""
-
-    def __init__(self, backend: Backend, listener: Listener) -> None:
-        self._backend, self._listener = backend, listener
-        self._previous: dict[int, Any] = {}
-        self.exit_code: ExitCode | None = None
-        """What the process will say about it; None when there was no signal."""
-
-    def __enter__(self) -> "_Signals":
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            mine = threading.current_thread() is threading.main_thread()
-            if mine and signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup: what is ignored stays so
-                self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, old in self._previous.items():
-            signal.signal(number, old)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.exit_code is not None:
-            os._exit(self.exit_code)
-        self.exit_code = ExitCode.TERMINATED if number == signal.SIGTERM else ExitCode.INTERRUPTED
-        self._backend.cancel()
-        self._listener.warn("stopping: open sandboxes are ended and their patches kept; again to leave at once")
 
 
 def require_one_image(plan: Plan, preparation: Preparation, listener: Listener) -> None:
@@ -149,7 +121,7 @@ class _Running:
         preparation: Preparation,
         batch: Batch,
         listener: Listener,
-        signals: _Signals,
+        signals: Signals,
     ) -> None:
         self._plan, self._root, self._backend, self._signals = plan, root, backend, signals
         self._preparation, self._batch, self._listener = preparation, batch, listener

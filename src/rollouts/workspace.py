@@ -5,13 +5,14 @@ lies outside the agent's reach: the agent's own `.git` counts for nothing when t
 """
 
 import contextlib
+import io
 import logging
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -50,6 +51,15 @@ class Source:
     """Where it came from, without credentials."""
     commit: str | None
     """The commit it was taken from; None for a folder."""
+
+
+@dataclass
+class FileChange:
+    """How much a patch changes of one file."""
+
+    path: str
+    added: int = 0
+    removed: int = 0
 
 
 @dataclass(frozen=True)
@@ -214,23 +224,34 @@ def capture_patch(base_git: Path, tree: Path, outputs: Path) -> dict[str, Path]:
 
 
 def count_changes(patch: Path) -> Changes:
-    """Files and lines of a patch made by git. Counts within hunks only: content may look like headers."""
-    files = added = removed = 0
-    old_left = new_left = 0
+    """Files and lines of a patch made by git."""
     with patch.open("rb") as lines:
-        for line in lines:
-            if old_left > 0 or new_left > 0:
-                if line[:1] == b"+":
-                    added, new_left = added + 1, new_left - 1
-                elif line[:1] == b"-":
-                    removed, old_left = removed + 1, old_left - 1
-                elif line[:1] != b"\\":
-                    old_left, new_left = old_left - 1, new_left - 1
-            elif line.startswith(b"diff --git "):
-                files += 1
-            elif header := re.match(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line):
-                old_left, new_left = (int(group) if group is not None else 1 for group in header.groups())
-    return Changes(files, added, removed)
+        files = _changes_by_file(lines)
+    return Changes(len(files), sum(file.added for file in files), sum(file.removed for file in files))
+
+
+def file_changes(patch: bytes) -> list[FileChange]:
+    """The same for each of its files."""
+    return _changes_by_file(io.BytesIO(patch))
+
+
+def _changes_by_file(lines: Iterable[bytes]) -> list[FileChange]:
+    """Counts within hunks only: content may look like headers."""
+    files: list[FileChange] = []
+    old_left = new_left = 0
+    for line in lines:
+        if old_left > 0 or new_left > 0:
+            if line[:1] == b"+":
+                files[-1].added, new_left = files[-1].added + 1, new_left - 1
+            elif line[:1] == b"-":
+                files[-1].removed, old_left = files[-1].removed + 1, old_left - 1
+            elif line[:1] != b"\\":
+                old_left, new_left = old_left - 1, new_left - 1
+        elif line.startswith(b"diff --git "):
+            files.append(FileChange(line.rpartition(b" b/")[2].decode(errors="replace").strip()))
+        elif files and (header := re.match(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)):
+            old_left, new_left = (int(group) if group is not None else 1 for group in header.groups())
+    return files
 
 
 def repo_info(source: Source, task: Task) -> Mapping[str, object]:

@@ -1,0 +1,216 @@
+"""One run's verdict on disk: `evaluation_results.json`, `scoring_results.md` and `logs/eval.log` in the run's folder.
+
+`evaluation_results.json` is written last and whole, so a run either has its verdict or is still to be scored.
+"""
+
+import json
+import shutil
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rollouts.errors import JobCancelled, SandboxFailed, StoreError
+from rollouts.files import write_json, write_whole
+from rollouts.logs import LogFile
+from rollouts.results import RunError, RunResult, Status
+from rollouts.schedule import backoff_s
+from rollouts.scoring.score import Place, Scorer
+from rollouts.scoring.scorecard import scorecard
+from rollouts.scoring.verdict import SCHEMA, Outcome, Scored
+from rollouts.store import now
+from rollouts.tasks import Task
+from rollouts.workspace import count_changes, file_changes
+
+RESULTS = "evaluation_results.json"
+CARD = "scoring_results.md"
+_UNSCORED = (Status.SANDBOX_FAILED, Status.CANCELLED)
+"""Ends that say nothing about the model: there is nothing to score."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A run's line in `eval_manifest.json` and in the tables."""
+
+    run_id: str
+    task_id: str
+    model: str
+    agent: str
+    run_dir: str
+    outcome: str | None
+    """None: not scored yet."""
+    resolved: bool | None = None
+    total_score: float | None = None
+    coverage: float | None = None
+    flags: int = 0
+    error: str | None = None
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether anything is known about the patch."""
+        return self.outcome is not None and self.outcome != Outcome.ERROR
+
+
+def unscored(result: RunResult, error: str | None = None) -> Evaluated:
+    """A run that has no verdict: it was not scored, or could not be."""
+    outcome = Outcome.ERROR.value if error else None
+    return Evaluated(
+        result.run_id, result.task_id, result.model, result.agent, result.run_dir, outcome, error=error
+    )
+
+
+def line_of(result: RunResult, evaluation: Mapping[str, Any]) -> Evaluated:
+    """The line of a run whose `evaluation_results.json` this is."""
+    error = evaluation.get("error") or {}
+    return Evaluated(
+        run_id=result.run_id,
+        task_id=result.task_id,
+        model=result.model,
+        agent=result.agent,
+        run_dir=result.run_dir,
+        outcome=evaluation["outcome"],
+        resolved=evaluation["resolved"],
+        total_score=evaluation["total_score"],
+        coverage=evaluation["coverage"],
+        flags=len(evaluation["flags"]),
+        error=error.get("message"),
+    )
+
+
+class Recorder:
+    """Scores runs and puts the verdicts into their folders. Safe to ask from many threads."""
+
+    def __init__(self, scorer: Scorer, backend: str, retries: int, stopped: Callable[[float], bool]) -> None:
+        """`stopped` waits so many seconds, or until all must end: then it says so."""
+        self._scorer, self._backend, self._retries, self._stopped = scorer, backend, retries, stopped
+
+    def known(self, result: RunResult, task: Task, folder: Path) -> Evaluated | None:
+        """The verdict that is there already, unless the patch or the task's evaluation changed since."""
+        evaluation = load_evaluation(folder)
+        patch = folder / "artifacts" / "diff.patch"
+        if evaluation is None or evaluation["outcome"] == Outcome.ERROR or not patch.is_file():
+            return None
+        current = (self._scorer.digest(task), sha256(patch.read_bytes()).hexdigest())
+        same = (evaluation.get("evaluation_digest"), evaluation.get("patch_sha256")) == current
+        return line_of(result, evaluation) if same else None
+
+    def score(self, result: RunResult, task: Task, folder: Path, batch: str, echo: Callable[[bytes], None]) -> Evaluated:
+        """Score one run. Never raises for the run's own troubles; JobCancelled when all must end."""
+        log_path = folder / "logs" / "eval.log"
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_path.unlink(missing_ok=True)
+        log = LogFile(log_path)
+
+        def sink(data: bytes) -> None:
+            log(data)
+            echo(data)
+
+        outputs = folder / ".scoring"
+        place = Place(result.run_id, batch, outputs, sink)
+        try:
+            patch, scored = self._scored(result, task, folder, place)
+            sink(f"\n[scored] {scored.outcome}, score {scored.total_score}\n".encode())
+        finally:
+            log.close()
+            shutil.rmtree(outputs, ignore_errors=True)
+        return self._write(result, task, folder, patch, scored)
+
+    def _scored(self, result: RunResult, task: Task, folder: Path, place: Place) -> tuple[bytes, Scored]:
+        patch = folder / "artifacts" / "diff.patch"
+        why = _why_not(result, patch)
+        if why is not None:
+            return b"", failed(*why)
+        content = patch.read_bytes()
+        for attempt in range(1, self._retries + 2):
+            try:
+                return content, self._scorer.score(task, content, place)
+            except JobCancelled:
+                raise
+            except SandboxFailed as exc:
+                place.log(f"[scoring] attempt {attempt}: {exc}\n".encode())
+                failure = failed(type(exc).__name__, str(exc))
+                if type(exc) is not SandboxFailed or attempt > self._retries or self._stopped(backoff_s(attempt)):
+                    break
+            except StoreError:
+                raise
+            except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
+                place.log("".join(traceback.format_exception(exc)).encode())
+                failure = failed(type(exc).__name__, str(exc) or type(exc).__name__)
+                break
+        return content, failure
+
+    def _write(self, result: RunResult, task: Task, folder: Path, patch: bytes, scored: Scored) -> Evaluated:
+        digest = None if scored.outcome is Outcome.ERROR else self._scorer.digest(task)
+        evaluation = _document(result, scored, patch, self._backend, digest)
+        known = load_evaluation(folder)
+        kept = known is not None and known["outcome"] != Outcome.ERROR and scored.outcome is Outcome.ERROR
+        if not kept:  # an error of ours never takes the place of a verdict
+            changes = file_changes(patch)
+            write_whole(folder / CARD, scorecard(evaluation, task.title, changes).encode(), durable=False)
+            write_json(folder / RESULTS, evaluation)
+        return line_of(result, evaluation)
+
+
+def failed(kind: str, message: str) -> Scored:
+    """No verdict, through no fault of the patch."""
+    return Scored(Outcome.ERROR, None, 0.0, error=RunError("scoring", kind, " ".join(message.split())))
+
+
+def _why_not(result: RunResult, patch: Path) -> tuple[str, str] | None:
+    """Why a run cannot be scored, as type and message."""
+    if result.status in _UNSCORED:
+        reason = f": {result.error.message}" if result.error else ""
+        return "RunFailed", f"the run itself ended as {result.status}{reason}"
+    if not patch.is_file():
+        return "PatchMissing", "the run's artifacts/diff.patch is missing"
+    if result.changes is not None:
+        now_there = asdict(count_changes(patch))
+        if now_there != dict(result.changes):
+            return "PatchChanged", (
+                f"artifacts/diff.patch is not what the run recorded: {_amount(now_there)} now, {_amount(result.changes)} then"
+            )
+    return None
+
+
+def _amount(changes: Mapping[str, int]) -> str:
+    return f"{changes['files']} files, +{changes['lines_added']} -{changes['lines_removed']}"
+
+
+def _document(
+    result: RunResult, scored: Scored, patch: bytes, backend: str, digest: str | None
+) -> dict[str, Any]:
+    told = scored.to_json()
+    changes = dict(result.changes) if result.changes else {}
+    told["standard_metrics"] = {**told["standard_metrics"], "patch_bytes": len(patch), **changes}
+    return {
+        "schema": SCHEMA,
+        "run_id": result.run_id,
+        "task_id": result.task_id,
+        "model": result.model,
+        "agent": result.agent,
+        **told,
+        "agent_metrics": {
+            "status": result.status.value,
+            "launch_rc": result.launch_rc,
+            "attempt": result.attempt,
+            "duration_s": result.duration_s,
+            "usage": result.usage,
+        },
+        "patch_sha256": sha256(patch).hexdigest(),
+        "evaluation_digest": digest,
+        "backend": backend,
+        "evaluated_at": now(),
+        "duration_s": scored.duration_s,
+    }
+
+
+def load_evaluation(folder: Path) -> dict[str, Any] | None:
+    """A run's `evaluation_results.json`; None when there is none that can be read."""
+    try:
+        value = json.loads((folder / RESULTS).read_text())
+    except (OSError, ValueError):
+        return None
+    keys = {"outcome", "resolved", "total_score", "coverage", "flags"}
+    return value if isinstance(value, dict) and keys <= value.keys() else None
