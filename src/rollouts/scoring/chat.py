@@ -126,24 +126,24 @@ class Chat:
             said += part
             if len(said) > ANSWER_LIMIT_BYTES:
                 raise _TryAgain(f"{self._url}: an answer of more than {ANSWER_LIMIT_BYTES:,} bytes")
-            if time.monotonic() > deadline or self._stopped.is_set():
-                break  # nobody waits for it any more
+            self._check(deadline)  # also here: the thread must end though nobody waits for it any more
         return bytes(said)
 
     def _within_limits(self, call: Callable[[float], Answer]) -> Answer:
         """What `call` returns, if it does so in time and before a stop."""
-        if self._stopped.is_set():
-            raise NoAnswer("stopped before there was an answer")
-        limit = self._settings.timeout_s
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + self._settings.timeout_s
+        self._check(deadline)
         ended: Future[Answer] = Future()
         threading.Thread(target=_keep_outcome, args=(ended, call, deadline), name="judge-request", daemon=True).start()
-        while not wait([ended], timeout=min(0.05, limit)).done:
-            if self._stopped.is_set():
-                raise NoAnswer("stopped before there was an answer")
-            if time.monotonic() > deadline:
-                raise _TryAgain(f"{self._url}: no answer within {limit:g} s")
+        while not wait([ended], timeout=0.05).done:
+            self._check(deadline)
         return ended.result()
+
+    def _check(self, deadline: float) -> None:
+        if self._stopped.is_set():
+            raise NoAnswer("stopped before there was an answer")
+        if time.monotonic() > deadline:
+            raise _TryAgain(f"{self._url}: no answer within {self._settings.timeout_s:g} s")
 
 
 @cache
