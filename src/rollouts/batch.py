@@ -1,9 +1,7 @@
 """A whole batch: from a benchmark file to a finished folder under `data/rollouts`."""
 
 import contextlib
-import os
 import platform
-import signal
 import threading
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,12 +12,15 @@ from rollouts import __version__
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend, LogSink
 from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, Interrupted, JobCancelled, SandboxFailed
+from rollouts.evaluation import EvalManifest, eval_lock, manifest_head, open_recorder
 from rollouts.execute import execute_run
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
 from rollouts.prepare import Preparation
 from rollouts.results import RunResult, Status, exit_code_of
 from rollouts.schedule import Schedule
+from rollouts.scoring.record import Evaluated, Recorder, unscored
+from rollouts.signals import Signals
 from rollouts.store import Batch, DataRoot, refresh_abandoned, shown_path
 
 PREFETCHERS = 2
@@ -36,6 +37,7 @@ class Listener(Protocol):
     def started(self, result: RunResult) -> None: ...
     def ended(self, result: RunResult) -> None: ...
     def retrying(self, result: RunResult, attempts_left: int) -> None: ...
+    def scored(self, line: Evaluated) -> None: ...
     def warn(self, text: str) -> None: ...
 
 
@@ -46,10 +48,15 @@ class BatchOutcome:
     folder: Path
     results: tuple[RunResult, ...]
     exit_code: ExitCode
+    lines: tuple[Evaluated, ...] = ()
+    """The verdicts, when each run was scored at its end."""
 
 
-def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
-    """Run a plan to its end. Nothing is on disk until at least one run could start."""
+def run_batch(plan: Plan, root: DataRoot, listener: Listener, *, score: bool = False) -> BatchOutcome:
+    """Run a plan to its end. Nothing is on disk until at least one run could start.
+
+    With `score` each run is scored as soon as it ends, in its slot, while others still run.
+    """
     listener.planned(plan)
     missing = missing_variables(plan)
     if missing:
@@ -62,13 +69,18 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
         root.make()
         refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)
+        recorder = open_recorder(plan.benchmark, backend, preparation, root.cache) if score else None
         with contextlib.suppress(JobCancelled):
             require_one_image(plan, preparation, listener)
         if signals.exit_code is not None:
             raise Interrupted(signals.exit_code)
         batch = Batch.create(root, plan.benchmark.name, _header(plan, backend), plan.specs, plan.config.read_bytes())
         listener.created(batch.folder, plan)
-        return _Running(plan, root, backend, preparation, batch, listener, signals).run()
+        running = _Running(plan, root, backend, preparation, batch, listener, signals)
+        if recorder is None:
+            return running.run(None)
+        with eval_lock(batch.folder):
+            return running.run(_Scoring(recorder, plan, root, batch, listener))
 
 
 def require_one_image(plan: Plan, preparation: Preparation, listener: Listener) -> None:
@@ -110,6 +122,27 @@ def _header(plan: Plan, backend: Backend) -> dict[str, Any]:
     }
 
 
+class _Scoring:
+    """Scores a batch's runs as they end."""
+
+    def __init__(self, recorder: Recorder, plan: Plan, root: DataRoot, batch: Batch, listener: Listener) -> None:
+        self._recorder, self._root, self._batch, self._listener = recorder, root, batch, listener
+        head = manifest_head(batch.name, batch.stamp, plan.backend, plan.parallel, plan.benchmark)
+        self._manifest = EvalManifest(batch.folder, head, [unscored(result) for result in batch.results])
+
+    def score(self, spec: RunSpec, result: RunResult) -> None:
+        """The verdict on a run that just ended; none when the batch is being stopped."""
+        folder, batch = self._root.runs / result.run_id, f"{self._batch.name}/{self._batch.stamp}"
+        with contextlib.suppress(JobCancelled):
+            line = self._recorder.score(result, spec.task, folder, batch, _echo(self._listener, result.run_id))
+            self._manifest.put(line)
+            self._listener.scored(line)
+
+    def close(self, *, finished: bool) -> tuple[Evaluated, ...]:
+        """Bring `eval_manifest.json` up to date."""
+        return self._manifest.close(finished=finished)
+
+
 class _Running:
     """A batch while it runs."""
 
@@ -125,9 +158,11 @@ class _Running:
     ) -> None:
         self._plan, self._root, self._backend, self._signals = plan, root, backend, signals
         self._preparation, self._batch, self._listener = preparation, batch, listener
+        self._scoring: _Scoring | None = None
         self._schedule: Schedule[RunSpec] = Schedule(self._work, plan.parallel, backend.cancelled)
 
-    def run(self) -> BatchOutcome:
+    def run(self, scoring: _Scoring | None) -> BatchOutcome:
+        self._scoring = scoring
         finished = False
         try:
             self._prefetch()
@@ -136,8 +171,12 @@ class _Running:
         finally:
             self._backend.close()
             self._batch.close(finished=finished)
+        lines = scoring.close(finished=finished) if scoring else ()
         results = tuple(self._batch.results)
-        return BatchOutcome(self._batch.folder, results, self._signals.exit_code or exit_code_of(results))
+        code = exit_code_of(results)
+        if code is ExitCode.OK and not all(line.has_verdict for line in lines):
+            code = ExitCode.SOME_FAILED if any(line.has_verdict for line in lines) else ExitCode.NONE_SUCCEEDED
+        return BatchOutcome(self._batch.folder, results, self._signals.exit_code or code, lines)
 
     def _work(self, spec: RunSpec, attempt: int) -> bool:
         """One attempt at one run; True when it wants another. The box is given back only after all is saved."""
@@ -150,15 +189,20 @@ class _Running:
             finished = execute_run(spec, begun, folder, self._preparation, self._backend, echo)
             again = self._wants_retry(finished.result, attempt)
             self._batch.ended(finished.result)
+            finished.free()
+            self._tell(finished.result, attempt, again)
+            if self._scoring and not again and not self._backend.cancelled.is_set():
+                self._scoring.score(spec, finished.result)
         except BaseException:  # nothing can be kept any more: there is no use in letting the others go on
             self._backend.cancel()
             raise
-        finished.free()
-        if again:
-            self._listener.retrying(finished.result, self._plan.benchmark.retries - attempt + 1)
-        else:
-            self._listener.ended(finished.result)
         return again
+
+    def _tell(self, result: RunResult, attempt: int, again: bool) -> None:
+        if again:
+            self._listener.retrying(result, self._plan.benchmark.retries - attempt + 1)
+        else:
+            self._listener.ended(result)
 
     def _wants_retry(self, result: RunResult, attempt: int) -> bool:
         """Only for faults of ours or the machine's. An image that does not build would not build again."""

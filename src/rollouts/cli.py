@@ -36,6 +36,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 BackendOption = Annotated[str | None, typer.Option("--backend", help="docker, modal or local; wins over the file.")]
 Parallel = Annotated[int | None, typer.Option("--parallel", min=1, max=4096, help="Runs at once; wins over the file.")]
 Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Only tasks or models whose name matches.")]
+Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="-v: progress lines; -vv: all output.")]
 DataDir = Annotated[Path, typer.Option("--data-dir", envvar="ROLLOUTS_DATA", help="Where everything is kept.")]
 DATA = Path("data")
 
@@ -61,10 +62,9 @@ def run(
     backend: BackendOption = None,
     parallel: Parallel = None,
     only: Only = None,
+    score: Annotated[bool, typer.Option("--eval", help="Score each run as soon as it ends.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and create nothing.")] = False,
-    verbose: Annotated[
-        int, typer.Option("-v", "--verbose", count=True, help="-v: progress lines; -vv: all output.")
-    ] = 0,
+    verbose: Verbose = 0,
     as_json: Json = False,
     data_dir: DataDir = DATA,
 ) -> None:
@@ -73,7 +73,7 @@ def run(
 
     plan = planning.plan_batch(config, backend=backend, parallel=parallel, only=only)
     if dry_run:
-        from rollouts.console import show_plan
+        from rollouts.tables import show_plan
 
         planned = dict(planning.dry_run(plan, _root(data_dir)))
         _print_json(planned) if as_json else show_plan(planned)
@@ -85,7 +85,7 @@ def run(
     _log_to(console.warn)
     outcome = None
     try:
-        outcome = run_batch(plan, _root(data_dir), console)
+        outcome = run_batch(plan, _root(data_dir), console, score=score)
     finally:
         stopped = outcome is not None and outcome.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
         console.close(outcome.results if outcome is not None else None, stopped=stopped)
@@ -94,21 +94,66 @@ def run(
     _exit(outcome.exit_code)
 
 
+@app.command("eval")
+def evaluate(
+    name: Name,
+    latest: Latest = False,
+    rollout: Rollout = None,
+    backend: BackendOption = None,
+    parallel: Parallel = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="GLOB", help="Only runs whose task, model or id matches.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Score runs again that have a verdict.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Settings from this file, not from the batch's own copy.")
+    ] = None,
+    fail_under: Annotated[
+        float | None, typer.Option("--fail-under", min=0, max=1, help="Exit 5 when the mean score is below this.")
+    ] = None,
+    verbose: Verbose = 0,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Score every run of a batch in fresh sandboxes; runs that have a verdict are left alone."""
+    from rollouts.console import EvalConsole
+    from rollouts.evaluation import MANIFEST, EvalOptions, evaluate_batch
+    from rollouts.store import find_batch
+    from rollouts.tables import show_evaluation
+
+    _refuse_both(latest, rollout)
+    root = _root(data_dir)
+    place = find_batch(root, name, rollout)
+    console = EvalConsole(verbose, sys.stderr, sys.stderr)
+    _log_to(console.warn)
+    outcome = None
+    try:
+        outcome = evaluate_batch(root, place, EvalOptions(backend, parallel, only, force, config, fail_under), console)
+    finally:
+        console.close(outcome)
+    if as_json:
+        _print_json(json.loads((outcome.folder / MANIFEST).read_text()))
+    else:
+        show_evaluation(outcome.lines)
+    _exit(outcome.exit_code)
+
+
 @app.command()
 def summarize(
     name: Name, latest: Latest = False, rollout: Rollout = None, as_json: Json = False, data_dir: DataDir = DATA
 ) -> None:
-    """Show what came of a batch: status, counts, time and changes per task and model."""
+    """Show what came of a batch: status, verdicts, time and changes per task and model."""
     from dataclasses import asdict
 
-    from rollouts.console import show_summary
+    from rollouts.evaluation import load_verdicts
     from rollouts.store import BatchState, find_batch
     from rollouts.summary import summarize_results
+    from rollouts.tables import show_summary
 
     _refuse_both(latest, rollout)
     place = find_batch(_root(data_dir), name, rollout)
     state = BatchState.load(place.folder)
-    rows = summarize_results(state.results.values())
+    rows = summarize_results(state.results.values(), load_verdicts(place.folder))
     manifest = state.manifest()
     if as_json:
         head = {key: value for key, value in manifest.items() if key != "results"}
@@ -124,8 +169,8 @@ def list_batches(
     data_dir: DataDir = DATA,
 ) -> None:
     """List the batches that were run here."""
-    from rollouts.console import show_batches
     from rollouts.store import describe_batches
+    from rollouts.tables import show_batches
 
     rows = describe_batches(_root(data_dir), name)
     if as_json:
@@ -135,11 +180,27 @@ def list_batches(
 
 
 @app.command()
-def validate(config: Config, as_json: Json = False) -> None:
-    """Check a benchmark file and every task it names; create nothing."""
-    from rollouts.planning import missing_variables, plan_batch
+def validate(
+    config: Annotated[Path, typer.Argument(help="A benchmark file, or a task folder.")],
+    try_tasks: Annotated[
+        bool, typer.Option("--run", help="Also try each task: untouched it must fail, its solution must pass.")
+    ] = False,
+    backend: BackendOption = None,
+    parallel: Parallel = None,
+    only: Only = None,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Check a benchmark file and every task it names, or one task; create nothing."""
+    from rollouts.planning import missing_variables, plan_batch, plan_task
 
-    plan = plan_batch(config, backend=None, parallel=None, only=None)
+    if try_tasks:
+        _try_tasks(config, backend, parallel, only, as_json, data_dir)
+    if config.is_dir():
+        task = plan_task(config)[1][0]
+        _print_json({"schema": 1, "task": task.task_id}) if as_json else typer.echo(f"{config}: fine")
+        return
+    plan = plan_batch(config, backend=backend, parallel=parallel, only=only)
     tasks = sorted({spec.task.task_id for spec in plan.specs})
     warnings = missing_variables(plan)
     if as_json:
@@ -150,13 +211,39 @@ def validate(config: Config, as_json: Json = False) -> None:
     typer.echo(f"{config}: fine; tasks: {len(tasks)}, runs: {len(plan.specs)}")
 
 
+def _try_tasks(
+    config: Path, backend: str | None, parallel: int | None, only: str | None, as_json: bool, data_dir: Path
+) -> NoReturn:
+    from dataclasses import asdict
+
+    from rollouts.planning import plan_task, plan_tasks
+    from rollouts.tables import show_check
+    from rollouts.validation import check_tasks, exit_code_of
+
+    warn = lambda text: typer.echo(f"[rollouts] warning: {printable(text)}", err=True)  # noqa: E731 - two lines otherwise
+    _log_to(warn)
+    benchmark, tasks = plan_task(config) if config.is_dir() else plan_tasks(config, only)
+    checks = check_tasks(
+        tasks,
+        benchmark,
+        _root(data_dir),
+        backend=backend,
+        parallel=parallel,
+        checked=(lambda check: None) if as_json else show_check,
+        warn=warn,
+    )
+    if as_json:
+        _print_json({"schema": 1, "tasks": [{**asdict(check), "fine": check.is_fine} for check in checks]})
+    _exit(exit_code_of(checks))
+
+
 @app.command()
 def doctor(as_json: Json = False, data_dir: DataDir = DATA) -> None:
     """Look this machine over: engine, sandboxes, git, disk, keys; say what to do about what is missing."""
     from dataclasses import asdict
 
-    from rollouts.console import show_findings
     from rollouts.doctor import examine, exit_code_of
+    from rollouts.tables import show_findings
 
     findings = examine(_root(data_dir))
     if as_json:

@@ -1,16 +1,10 @@
-"""What people see: a live board on a terminal, plain lines otherwise. Only this file and `cli` import rich.
+"""What people see while runs go on: a live board on a terminal, plain lines otherwise."""
 
-What comes out of a sandbox is hostile: control characters are shown, never obeyed, and rich's markup is off.
-"""
-
-import contextlib
-import io
-import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,26 +12,30 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rollouts.backends.base import Finding
+from rollouts.evaluation import EvalOutcome
 from rollouts.planning import Plan
 from rollouts.results import RunResult, Status
-from rollouts.store import shown_path
-from rollouts.summary import SummaryRow
-from rollouts.terminal import printable, silence
+from rollouts.scoring.record import Evaluated
+from rollouts.store import BatchPlace, shown_path
+from rollouts.tables import open_console
+from rollouts.terminal import printable
 
 HEARTBEAT_S = 30.0
 """How often a plain log says that things go on."""
 BOARD_ROWS = 8
 
 
-class RunConsole:
-    """Tells about a batch while it runs. Verbosity 0: the board; 1: plain progress; 2: all output too."""
+class _Progress:
+    """What all commands that take their time share. Verbosity 0: the board; 1: plain progress; 2: all output too."""
+
+    doing = "Running tasks"
 
     def __init__(self, verbosity: int, out: TextIO, err: TextIO) -> None:
         self._verbosity = verbosity
-        self._out, self._err = _console(out), _console(err)
+        self._out, self._err = open_console(out), open_console(err)
         self._lock = threading.RLock()
         self._live: Live | None = None
+        self._spinner: Spinner | None = None
         self._total = self._completed = 0
         self._parallel = 1
         self._began = time.monotonic()
@@ -45,11 +43,6 @@ class RunConsole:
         self._running: dict[str, tuple[RunResult, float]] = {}
         self._partial: dict[str, bytes] = {}
         self._built: set[str] = set()
-
-    def planned(self, plan: Plan) -> None:
-        """The first line: what was asked for."""
-        name, config = plan.benchmark.name, shown_path(plan.config)
-        self._say(f"[rollouts] config={config} name={name} tasks={plan.tasks} parallel={plan.parallel}")
 
     def building(self, task_id: str, data: bytes) -> None:
         """Images take their time: say which one, and with -vv everything the build says."""
@@ -61,51 +54,6 @@ class RunConsole:
             if line not in self._built and line.startswith(("building", "pulling")):
                 self._built.add(line)
                 self._print(self._err, f"[rollouts] {printable(line)}")
-
-    def created(self, folder: Path, plan: Plan) -> None:
-        """The batch is on disk and begins."""
-        self._total, self._parallel = len(plan.specs), min(plan.parallel, len(plan.specs))
-        self._say(f"[rollouts] output={shown_path(folder)}")
-        if self._verbosity == 0:
-            self._say("[rollouts] Running in quiet mode - use -vv for full output")
-        self._say(f"[rollouts] Starting {self._total} tasks with parallel={plan.parallel}")
-        self._began = time.monotonic()
-        if self._verbosity == 0 and self._out.is_terminal:
-            self._live = Live(get_renderable=self._board, console=self._out, refresh_per_second=8, transient=True)
-            self._live.start()
-        elif self._verbosity == 0:
-            threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-
-    def started(self, result: RunResult) -> None:
-        """A run begins."""
-        with self._lock:
-            self._running[result.run_id] = (result, time.monotonic())
-        if self._verbosity >= 1:
-            again = f", attempt {result.attempt}" if result.attempt > 1 else ""
-            self._say(f"Task {result.run_id} started ({result.task_id}, {result.model}{again})")
-
-    def ended(self, result: RunResult) -> None:
-        """A run is over."""
-        self._flush(result.run_id)
-        with self._lock:
-            self._running.pop(result.run_id, None)
-            self._completed += 1
-        fine = result.status is Status.LAUNCHED
-        said = f"Task {result.run_id} completed ({result.status})"
-        if not fine and result.error is not None:
-            said += f": {printable(result.error.message)}"
-        if self._verbosity >= 1:
-            self._say(f"{said} {self._progress()}")
-        else:
-            self._say(f"{'✓' if fine else '✗'} {said}")
-
-    def retrying(self, result: RunResult, attempts_left: int) -> None:
-        """A fault of the machine: the run waits for another try."""
-        self._flush(result.run_id)
-        with self._lock:
-            self._running.pop(result.run_id, None)
-        reason = printable(result.error.message) if result.error else result.status
-        self.warn(f"{result.run_id} is tried again ({attempts_left} left): {reason}")
 
     def warn(self, text: str) -> None:
         """Something to know that is not the answer."""
@@ -123,28 +71,32 @@ class RunConsole:
             for line in lines:
                 self._print(self._err, f"{run_id} | {printable(line.decode('utf-8', 'replace').rstrip(chr(13)))}")
 
-    def close(self, results: Sequence[RunResult] | None, *, stopped: bool = False) -> None:
-        """The last line. None: the batch never began."""
+    def _start(self, total: int, parallel: int) -> None:
+        self._total, self._parallel = total, min(parallel, total)
+        self._began = time.monotonic()
+        if self._verbosity == 0 and self._out.is_terminal:
+            self._live = Live(get_renderable=self._board, console=self._out, refresh_per_second=8, transient=True)
+            self._live.start()
+        elif self._verbosity == 0:
+            threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def _stop(self) -> None:
         with self._lock:
             self._closed.set()
         if self._live is not None:
             self._live.stop()
             self._live = None
-        if results is None:
-            return
-        ended = [result for result in results if result.status.is_end and result.status is not Status.CANCELLED]
-        launched = sum(result.status is Status.LAUNCHED for result in results)
-        mark = "" if self._verbosity >= 1 else "✓ " if launched == len(results) else "✗ "
-        if stopped or len(ended) < len(results):
-            self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched")
-        elif launched < len(results):
-            self._say(f"{mark}All {len(results)} tasks completed, {launched} launched, {len(results) - launched} not")
-        else:
-            self._say(f"{mark}All {len(results)} tasks completed!")
 
-    def _flush(self, run_id: str) -> None:
+    def _begins(self, result: RunResult) -> None:
+        with self._lock:
+            self._running[result.run_id] = (result, time.monotonic())
+
+    def _ends(self, run_id: str, *, completed: bool) -> None:
         if self._partial.get(run_id):
             self.output(run_id, b"\n")
+        with self._lock:
+            self._running.pop(run_id, None)
+            self._completed += completed
 
     def _progress(self) -> str:
         left = self._seconds_left()
@@ -166,7 +118,7 @@ class RunConsole:
     def _running_line(self) -> str:
         left = self._seconds_left()
         guess = f", {_about(left)} left" if left is not None and left >= 5 else ""
-        return f"Running tasks... {self._completed}/{self._total} completed{guess}"
+        return f"{self.doing}... {self._completed}/{self._total} completed{guess}"
 
     def _board(self) -> RenderableType:
         with self._lock:
@@ -185,8 +137,6 @@ class RunConsole:
             table.add_row("", f"… and {len(running) - BOARD_ROWS} more")
         return Group(self._spinner, table)
 
-    _spinner: Spinner | None = None
-
     def _say(self, text: str) -> None:
         self._print(self._out, text)
 
@@ -200,21 +150,112 @@ class RunConsole:
                 console.on_broken_pipe()  # a full disk behind `run >log` must not end the batch
 
 
-class _Console(Console):
-    """Whoever read our output may have left (`| head`): the batch goes on without a reader."""
+class RunConsole(_Progress):
+    """Tells about a batch while it runs."""
 
-    def on_broken_pipe(self) -> None:
-        """Say nothing more; not even what is still buffered when Python ends."""
-        self.quiet = True
-        with contextlib.suppress(OSError):
-            silence(self.file)
+    def planned(self, plan: Plan) -> None:
+        """The first line: what was asked for."""
+        name, config = plan.benchmark.name, shown_path(plan.config)
+        self._say(f"[rollouts] config={config} name={name} tasks={plan.tasks} parallel={plan.parallel}")
+
+    def created(self, folder: Path, plan: Plan) -> None:
+        """The batch is on disk and begins."""
+        self._say(f"[rollouts] output={shown_path(folder)}")
+        if self._verbosity == 0:
+            self._say("[rollouts] Running in quiet mode - use -vv for full output")
+        self._say(f"[rollouts] Starting {len(plan.specs)} tasks with parallel={plan.parallel}")
+        self._start(len(plan.specs), plan.parallel)
+
+    def started(self, result: RunResult) -> None:
+        """A run begins."""
+        self._begins(result)
+        if self._verbosity >= 1:
+            again = f", attempt {result.attempt}" if result.attempt > 1 else ""
+            self._say(f"Task {result.run_id} started ({result.task_id}, {result.model}{again})")
+
+    def ended(self, result: RunResult) -> None:
+        """A run is over."""
+        self._ends(result.run_id, completed=True)
+        fine = result.status is Status.LAUNCHED
+        said = f"Task {result.run_id} completed ({result.status})"
+        if not fine and result.error is not None:
+            said += f": {printable(result.error.message)}"
+        if self._verbosity >= 1:
+            self._say(f"{said} {self._progress()}")
+        else:
+            self._say(f"{'✓' if fine else '✗'} {said}")
+
+    def scored(self, line: Evaluated) -> None:
+        """With `--eval`, a run that is over has its verdict."""
+        self._ends(line.run_id, completed=False)
+        self._say(_verdict(line, self._verbosity))
+
+    def retrying(self, result: RunResult, attempts_left: int) -> None:
+        """A fault of the machine: the run waits for another try."""
+        self._ends(result.run_id, completed=False)
+        reason = printable(result.error.message) if result.error else result.status
+        self.warn(f"{result.run_id} is tried again ({attempts_left} left): {reason}")
+
+    def close(self, results: Sequence[RunResult] | None, *, stopped: bool = False) -> None:
+        """The last line. None: the batch never began."""
+        self._stop()
+        if results is None:
+            return
+        ended = [result for result in results if result.status.is_end and result.status is not Status.CANCELLED]
+        launched = sum(result.status is Status.LAUNCHED for result in results)
+        mark = "" if self._verbosity >= 1 else "✓ " if launched == len(results) else "✗ "
+        if stopped or len(ended) < len(results):
+            self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched")
+        elif launched < len(results):
+            self._say(f"{mark}All {len(results)} tasks completed, {launched} launched, {len(results) - launched} not")
+        else:
+            self._say(f"{mark}All {len(results)} tasks completed!")
 
 
-def _console(stream: TextIO) -> Console:
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
-    width = None if stream.isatty() else 200
-    return _Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
+class EvalConsole(_Progress):
+    """Tells about a batch while it is scored."""
+
+    doing = "Scoring runs"
+
+    def planned(self, place: BatchPlace, runs: int, known: int, backend: str, parallel: int) -> None:
+        """The first line: what is to be done."""
+        done = f" known={known}" if known else ""
+        self._say(f"[rollouts] eval={place.name}/{place.stamp} runs={runs}{done} backend={backend} parallel={parallel}")
+        self._start(max(1, runs - known), parallel)
+
+    def started(self, result: RunResult) -> None:
+        """A run's patch goes into its box."""
+        self._begins(result)
+        if self._verbosity >= 1:
+            self._say(f"Run {result.run_id} is being scored ({result.task_id}, {result.model})")
+
+    def scored(self, line: Evaluated) -> None:
+        """A run has its verdict."""
+        self._ends(line.run_id, completed=True)
+        said = _verdict(line, self._verbosity)
+        self._say(f"{said} {self._progress()}" if self._verbosity >= 1 else said)
+
+    def close(self, outcome: EvalOutcome | None) -> None:
+        """What was not scored. None: nothing was."""
+        self._stop()
+        if outcome is None:
+            return
+        if outcome.waiting:
+            self.warn(f"{outcome.waiting} runs have not ended yet; score them later with the same command")
+        without = sum(not line.has_verdict for line in outcome.lines) - outcome.waiting
+        if without:
+            self.warn(f"{without} runs have no verdict; each one's evaluation_results.json says why")
+        if outcome.gate:
+            self.warn(f"--fail-under: {outcome.gate}")
+
+
+def _verdict(line: Evaluated, verbosity: int) -> str:
+    score = "no score" if line.total_score is None else f"score {line.total_score:.2f}"
+    flags = f", {line.flags} flags" if line.flags else ""
+    said = f"Run {line.run_id} scored ({line.outcome}, {score}{flags})"
+    if line.error:
+        said += f": {printable(line.error)}"
+    return said if verbosity >= 1 else f"{'✓' if line.resolved else '✗'} {said}"
 
 
 def _about(seconds: float) -> str:
@@ -225,80 +266,3 @@ def _about(seconds: float) -> str:
 
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
-    return table
-
-
-def show_summary(manifest: dict[str, Any], rows: Sequence[SummaryRow]) -> None:
-    """The table of `summarize`."""
-    out = _console(sys.stdout)
-    finished = manifest["finished_at"] or "not finished"
-    head = f"{manifest['name']} {manifest['created_at']}  backend={manifest['backend']}  finished={finished}"
-    out.print(Text(printable(head)), soft_wrap=True)
-    numbers = ("runs", "launched", "median time", "files", "+lines", "-lines")
-    table = _table("task", "model", "agent", *numbers[:2], "not launched", *numbers[2:], right=numbers)
-    for row in rows:
-        others = ", ".join(f"{count} {name}" for name, count in sorted(row.status.items()) if name != Status.LAUNCHED)
-        table.add_row(
-            Text(row.task_id),
-            Text(printable(row.model)),
-            Text(row.agent),
-            str(row.runs),
-            str(row.launched),
-            others or "-",
-            "-" if row.median_duration_s is None else f"{row.median_duration_s:.1f} s",
-            "-" if row.median_files is None else f"{row.median_files:g}",
-            f"+{row.lines_added}",
-            f"-{row.lines_removed}",
-        )
-    out.print(table)
-    runs, launched = sum(row.runs for row in rows), sum(row.launched for row in rows)
-    seconds = sum(row.total_duration_s for row in rows)
-    out.print(Text(f"{runs} runs, {launched} launched, {seconds:.1f} s of agents' time"))
-
-
-def show_batches(rows: Iterable[dict[str, Any]]) -> None:
-    """The table of `list`."""
-    table = _table("name", "stamp", "backend", "runs", "launched", "finished", right=("runs", "launched"))
-    for row in rows:
-        launched = str(row["status"].get(Status.LAUNCHED, 0))
-        finished = row["finished_at"] or "not finished"
-        cells = (row["name"], row["stamp"], row["backend"], row["runs"], launched, finished)
-        table.add_row(*(Text(printable(str(cell))) for cell in cells))
-    _console(sys.stdout).print(table)
-
-
-def show_findings(findings: Iterable[Finding]) -> None:
-    """The table of `doctor`."""
-    table = _table("", "what", "found", "what to do")
-    for finding in findings:
-        mark = Text("✓", "green") if finding.ok else Text("-") if finding.optional else Text("✗", "red")
-        table.add_row(mark, finding.name, Text(printable(finding.detail)), Text(printable(finding.advice)))
-    _console(sys.stdout).print(table)
-
-
-def show_plan(plan: dict[str, Any]) -> None:
-    """What `--dry-run` prints."""
-    out = _console(sys.stdout)
-    table = _table("index", "task", "model", "agent", "rollout", "limit", right=("index", "rollout", "limit"))
-    for run in plan["runs"]:
-        model = Text(printable(run["model"]))
-        limit = f"{run['timeout_s']:g} s"
-        table.add_row(str(run["index"]), run["task_id"], model, run["agent"], str(run["rollout"]), limit)
-    out.print(table)
-    images = plan["images_to_build"]
-    built = (
-        "unknown, no engine answers"
-        if images is None
-        else f"{len(images)}" + (f" ({', '.join(images)})" if images else "")
-    )
-    cost = "no limit set" if plan["max_cost_usd"] is None else f"${plan['max_cost_usd']:.2f}"
-    line = f"{len(plan['runs'])} runs on {plan['backend']}, parallel={plan['parallel']}"
-    out.print(Text(f"{line}; images to build: {built}; most it can cost: {cost}"), soft_wrap=True)
-    for line in plan["missing_environment_variables"]:
-        out.print(Text(f"warning: {line}"), soft_wrap=True)

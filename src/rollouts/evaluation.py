@@ -5,6 +5,8 @@ The truth is in the runs' own folders; `eval_manifest.json` is gathered from the
 
 import contextlib
 import fnmatch
+import json
+import logging
 import os
 import threading
 import time
@@ -31,6 +33,8 @@ from rollouts.signals import Signals
 from rollouts.store import BatchPlace, BatchState, DataRoot, now
 from rollouts.task_folder import load_task
 from rollouts.tasks import Task
+
+log = logging.getLogger(__name__)
 
 MANIFEST = "eval_manifest.json"
 MANIFEST_EVERY_S = 1.0
@@ -78,6 +82,19 @@ def mean_score(lines: Sequence[Evaluated]) -> float | None:
     """Over the runs that have a verdict."""
     scores = [line.total_score for line in lines if line.has_verdict and line.total_score is not None]
     return sum(scores) / len(scores) if scores else None
+
+
+def load_verdicts(folder: Path) -> dict[str, Evaluated]:
+    """The lines of a batch's `eval_manifest.json` by run id; empty when it was never scored."""
+    try:
+        document = json.loads((folder / MANIFEST).read_text())
+        lines = [Evaluated(**line) for line in document["results"]]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        log.warning("%s: cannot be read (%s); `eval` makes it again", folder / MANIFEST, exc)
+        return {}
+    return {line.run_id: line for line in lines}
 
 
 class EvalManifest:
@@ -169,15 +186,18 @@ def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, list
     settings = choose_docker_settings(os.environ, benchmark.docker)
     benchmark = benchmark.model_copy(update={"docker": settings})
     backend = open_backend(name, settings, root.cache)
-    with eval_lock(place.folder), contextlib.closing(backend):
-        with Signals(backend, listener.warn, "runs scored so far are kept") as signals:
-            head = manifest_head(place.name, place.stamp, name, parallel, benchmark)
-            preparation = Preparation(benchmark, backend, root.cache)
-            recorder = open_recorder(benchmark, backend, preparation, root.cache)
-            manifest = EvalManifest(place.folder, head, lines_so_far(root, state.results.values()))
-            work = _Evaluating(root, place, chosen, recorder, backend, listener, manifest)
-            lines = work.run(parallel, options.force)
-            return _outcome(place, chosen, lines, signals.exit_code, options.fail_under)
+    with (
+        eval_lock(place.folder),
+        contextlib.closing(backend),
+        Signals(backend, listener.warn, "runs scored so far are kept") as signals,
+    ):
+        head = manifest_head(place.name, place.stamp, name, parallel, benchmark)
+        preparation = Preparation(benchmark, backend, root.cache)
+        recorder = open_recorder(benchmark, backend, preparation, root.cache)
+        manifest = EvalManifest(place.folder, head, lines_so_far(root, state.results.values()))
+        work = _Evaluating(root, place, chosen, recorder, backend, listener, manifest)
+        lines = work.run(parallel, options.force)
+        return _outcome(place, chosen, lines, signals.exit_code, options.fail_under)
 
 
 def lines_so_far(root: DataRoot, results: Iterable[RunResult]) -> list[Evaluated]:
@@ -326,4 +346,3 @@ class _Tasks:
         tasks = [self.get(result) for result in results]
         if all(isinstance(task, str) for task in tasks):
             raise ConfigError(*dict.fromkeys(str(task) for task in tasks))
-

@@ -19,6 +19,7 @@ from rollouts.store import now
 from rollouts.workspace import Changes, capture_patch, count_changes, repo_info
 
 LAST_WORDS_BYTES = 4096
+_OF_ONE_ATTEMPT = ("artifacts", "logs", "result.json", "evaluation_results.json", "scoring_results.md")
 _STATUS = {
     Ended.TIMEOUT: Status.TIMEOUT,
     Ended.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
@@ -48,7 +49,7 @@ class RunFolder:
 
     def _put_earlier_attempt_aside(self) -> None:
         """An attempt is never overwritten."""
-        left = [self.path / name for name in ("artifacts", "logs", "result.json") if (self.path / name).exists()]
+        left = [self.path / name for name in _OF_ONE_ATTEMPT if (self.path / name).exists()]
         if left:
             number = 1 + sum(1 for _ in self.path.glob("attempts/*"))
             aside = self.path / "attempts" / str(number)

@@ -1,5 +1,6 @@
 """From a benchmark file on disk to a checked plan, and what `--dry-run` says about it. Creates nothing."""
 
+import fnmatch
 import glob
 import os
 import re
@@ -15,7 +16,8 @@ from rollouts.errors import BackendUnavailable, ConfigError
 from rollouts.plan import RunSpec, make_plan
 from rollouts.prepare import Preparation
 from rollouts.store import DataRoot, shown_path
-from rollouts.task_folder import find_tasks
+from rollouts.task_folder import find_tasks, load_task
+from rollouts.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,29 @@ def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only:
     if found:
         raise ConfigError(*found)
     return Plan(config, benchmark, specs, chosen)
+
+
+def plan_tasks(config: Path, only: str | None) -> tuple[Benchmark, list[Task]]:
+    """The tasks that a benchmark file names, each once, whatever agent and model would try them."""
+    benchmark = load_benchmark(config)
+    found: list[str] = []
+    entries = find_tasks(benchmark, config, found)
+    if found:
+        raise ConfigError(*found)
+    tasks = {task.digest: task for entry in entries for task in entry}
+    kept = [task for task in tasks.values() if only is None or fnmatch.fnmatchcase(task.task_id, only)]
+    if not kept:
+        raise ConfigError(
+            f"--only: nothing matches {only!r}; the tasks are {', '.join(t.task_id for t in tasks.values())}"
+        )
+    return benchmark, kept
+
+
+def plan_task(folder: Path) -> tuple[Benchmark, list[Task]]:
+    """One task folder, as if a benchmark with all defaults named it."""
+    task = load_task(folder)
+    entry = {"prepared_dir": str(folder), "agent": "nop"}
+    return Benchmark.model_validate({"name": task.task_id, "tasks": [entry]}), [task]
 
 
 def _unmet_needs(config: Path, benchmark: Benchmark, specs: Sequence[RunSpec]) -> list[str]:

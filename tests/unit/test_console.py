@@ -1,21 +1,23 @@
 """What people see while a batch runs: the exact lines, on the right stream, and nothing obeyed that a box says."""
 
 import io
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollouts import console as console_module
-from rollouts.backends.base import Finding
-from rollouts.console import RunConsole, show_batches, show_findings, show_plan, show_summary
+from rollouts.console import EvalConsole, RunConsole
+from rollouts.errors import ExitCode
+from rollouts.evaluation import EvalOutcome
 from rollouts.planning import Plan
 from rollouts.results import RunError, RunResult, Stage, Status
-from rollouts.summary import summarize_results
+from rollouts.scoring.record import Evaluated
+from rollouts.store import BatchPlace
 from tests.samples import make_benchmark, make_result, make_spec, make_task
 
 IDS = [f"20260101__00-00-00-{n}" for n in range(3)]
@@ -317,47 +319,53 @@ def test_times_left_are_rounded(seconds: float, said: str) -> None:
     assert console_module._about(seconds) == said
 
 
-# --- tables -------------------------------------------------------------------------------------------------------
+PLACE = BatchPlace("bench", "20260101__00-00-00", FOLDER)
 
 
-def test_a_summary_shows_counts_times_and_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    results = [
-        make_result(duration_s=1.0, changes={"files": 1, "lines_added": 5, "lines_removed": 2}),
-        make_result(status=Status.TIMEOUT, duration_s=3.0),
+def verdict(run_id: str, outcome: str | None = "resolved", score: float | None = 1.0, **changes: Any) -> Evaluated:
+    resolved = None if outcome in (None, "error") else outcome == "resolved"
+    return Evaluated(run_id, "t", "gpt-4", "codex", f"data/runs/{run_id}", outcome, resolved, score, 1.0, **changes)
+
+
+def test_scoring_tells_of_each_verdict_and_of_what_has_none() -> None:
+    err = io.StringIO()
+    console = EvalConsole(0, err, err)
+    console.planned(PLACE, 4, 1, "local", 2)
+    lines = (
+        verdict("r0"),
+        verdict("r1", "tests_failed", 0.25, flags=2),
+        verdict("r2", "error", None, error="no \x1b[2J disk"),
+        verdict("r3", None, None),
+    )
+    for line in lines[:3]:
+        console.started(make_result(run_id=line.run_id))
+        console.scored(line)
+    console.close(EvalOutcome(FOLDER, lines, ExitCode.GATE_FAILED, waiting=1, gate="the mean score is low"))
+    assert err.getvalue().splitlines() == [
+        "[rollouts] eval=bench/20260101__00-00-00 runs=4 known=1 backend=local parallel=2",
+        "✓ Run r0 scored (resolved, score 1.00)",
+        "✗ Run r1 scored (tests_failed, score 0.25, 2 flags)",
+        r"✗ Run r2 scored (error, no score): no \x1b[2J disk",
+        "[rollouts] warning: 1 runs have not ended yet; score them later with the same command",
+        "[rollouts] warning: 1 runs have no verdict; each one's evaluation_results.json says why",
+        "[rollouts] warning: --fail-under: the mean score is low",
     ]
-    manifest = {"name": "hello", "created_at": "S", "backend": "local", "finished_at": None}
-    show_summary(manifest, summarize_results(results))
-    head, columns, row, total = capsys.readouterr().out.splitlines()
-    assert head == "hello S  backend=local  finished=not finished"
-    assert re.split(r"\s{2,}", columns.strip()) == [
-        "task", "model", "agent", "runs", "launched", "not launched", "median time", "files", "+lines", "-lines",
-    ]  # fmt: skip
-    assert re.split(r"\s{2,}", row.strip()) == ["t", "gpt-4", "codex", "2", "1", "1 timeout", "2.0 s", "1", "+5", "-2"]
-    assert total == "2 runs, 1 launched, 4.0 s of agents' time"
 
 
-def test_batches_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"name": "a", "stamp": "S", "backend": "local", "runs": 3, "status": {"launched": 2}, "finished_at": None}
-    show_batches([row])
-    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "S", "local", "3", "2", "not", "finished"]
-
-
-def test_findings_come_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    show_findings([Finding("git", True, "2.39"), Finding("disk", False, "full\x1b[2J", "free some")])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["✓", "git", "2.39"]
-    assert lines[2].split() == ["✗", "disk", r"full\x1b[2J", "free", "some"]
-
-
-def test_a_plan_shows_runs_images_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    run = {"index": 0, "task_id": "t", "model": "m", "agent": "nop", "rollout": 0, "timeout_s": 60.0}
-    plan = {"runs": [run], "images_to_build": ["t"], "max_cost_usd": 2.0, "backend": "docker", "parallel": 2}
-    show_plan({**plan, "missing_environment_variables": ["KEY is not set"]})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["0", "t", "m", "nop", "0", "60", "s"]
-    assert lines[2:] == [
-        "1 runs on docker, parallel=2; images to build: 1 (t); most it can cost: $2.00",
-        "warning: KEY is not set",
+def test_verbose_scoring_has_plain_lines() -> None:
+    err = io.StringIO()
+    console = EvalConsole(1, err, err)
+    console.planned(PLACE, 1, 0, "local", 1)
+    console.started(make_result(run_id="r0"))
+    console.scored(verdict("r0"))
+    console.close(None)
+    assert err.getvalue().splitlines()[1:] == [
+        "Run r0 is being scored (t, gpt-4)",
+        "Run r0 scored (resolved, score 1.00) [1/1]",
     ]
-    show_plan({**plan, "images_to_build": None, "max_cost_usd": None, "missing_environment_variables": []})
-    assert "images to build: unknown, no engine answers; most it can cost: no limit set" in capsys.readouterr().out
+
+
+def test_a_run_scored_at_its_end_says_so(plan: Plan) -> None:
+    said = Said(0)
+    said.console.scored(verdict(IDS[0]))
+    assert said.out.getvalue() == f"✓ Run {IDS[0]} scored (resolved, score 1.00)\n"

@@ -41,6 +41,8 @@ def test_numbers_are_counted_summed_and_halved() -> None:
             median_files=2,
             lines_added=7,
             lines_removed=3,
+            outcomes={},
+            mean_score=None,
         )
     ]
     assert summarize_results(results)[0].launched == 2

@@ -56,9 +56,7 @@ class Evaluated:
 def unscored(result: RunResult, error: str | None = None) -> Evaluated:
     """A run that has no verdict: it was not scored, or could not be."""
     outcome = Outcome.ERROR.value if error else None
-    return Evaluated(
-        result.run_id, result.task_id, result.model, result.agent, result.run_dir, outcome, error=error
-    )
+    return Evaluated(result.run_id, result.task_id, result.model, result.agent, result.run_dir, outcome, error=error)
 
 
 def line_of(result: RunResult, evaluation: Mapping[str, Any]) -> Evaluated:
@@ -96,7 +94,9 @@ class Recorder:
         same = (evaluation.get("evaluation_digest"), evaluation.get("patch_sha256")) == current
         return line_of(result, evaluation) if same else None
 
-    def score(self, result: RunResult, task: Task, folder: Path, batch: str, echo: Callable[[bytes], None]) -> Evaluated:
+    def score(
+        self, result: RunResult, task: Task, folder: Path, batch: str, echo: Callable[[bytes], None]
+    ) -> Evaluated:
         """Score one run. Never raises for the run's own troubles; JobCancelled when all must end."""
         log_path = folder / "logs" / "eval.log"
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,11 +166,10 @@ def _why_not(result: RunResult, patch: Path) -> tuple[str, str] | None:
     if not patch.is_file():
         return "PatchMissing", "the run's artifacts/diff.patch is missing"
     if result.changes is not None:
-        now_there = asdict(count_changes(patch))
-        if now_there != dict(result.changes):
-            return "PatchChanged", (
-                f"artifacts/diff.patch is not what the run recorded: {_amount(now_there)} now, {_amount(result.changes)} then"
-            )
+        there = asdict(count_changes(patch))
+        if there != dict(result.changes):
+            amounts = f"{_amount(there)} now, {_amount(result.changes)} then"
+            return "PatchChanged", f"artifacts/diff.patch is not what the run recorded: {amounts}"
     return None
 
 
@@ -178,9 +177,7 @@ def _amount(changes: Mapping[str, int]) -> str:
     return f"{changes['files']} files, +{changes['lines_added']} -{changes['lines_removed']}"
 
 
-def _document(
-    result: RunResult, scored: Scored, patch: bytes, backend: str, digest: str | None
-) -> dict[str, Any]:
+def _document(result: RunResult, scored: Scored, patch: bytes, backend: str, digest: str | None) -> dict[str, Any]:
     told = scored.to_json()
     changes = dict(result.changes) if result.changes else {}
     told["standard_metrics"] = {**told["standard_metrics"], "patch_bytes": len(patch), **changes}

@@ -12,7 +12,7 @@ from rollouts.prepare import Preparation
 from rollouts.results import RunError
 from rollouts.scoring.job import BoxResult, ScoringBox, TestPlan, plan_tests
 from rollouts.scoring.judge import Judge, Judgement
-from rollouts.scoring.patch import Changes, PatchRefused, Start
+from rollouts.scoring.patch import Applied, Changes, PatchRefused, Start
 from rollouts.scoring.rubric import (
     Observed,
     judged_rubrics,
@@ -68,9 +68,13 @@ class Scorer:
         """The verdict. Raises SandboxFailed for faults of the machine, which are worth another try."""
         if not patch.strip():
             return self._nothing(task, Outcome.NO_PATCH, "the patch is empty")
+        return self.test(task, patch, place)
+
+    def test(self, task: Task, patch: bytes, place: Place) -> Scored:
+        """The same, also for a patch that changes nothing: what the untouched repository would get."""
         start = self._start(task)
         try:
-            applied = start.apply(patch)
+            applied = start.apply(patch) if patch.strip() else Applied({}, "nothing to apply")
         except PatchRefused as exc:
             return self._nothing(task, Outcome.APPLY_FAILED, str(exc))
         scored = self._test(task, start, applied.changes, patch, place)

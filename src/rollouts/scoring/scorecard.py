@@ -75,7 +75,7 @@ def _rubric_rows(evaluation: Mapping[str, Any]) -> list[tuple[object, ...]]:
 def _tests(tests: Sequence[Mapping[str, Any]]) -> str:
     """Those that did not pass first: they are what one looks for."""
     ordered = sorted(tests, key=lambda test: test["status"] == "passed")
-    rows = [(_MARKS.get(test["status"], "–"), test["id"], test["status"], test["expected"] or "") for test in ordered]
+    rows = [(_MARKS.get(test["status"], "-"), test["id"], test["status"], test["expected"] or "") for test in ordered]
     passed = sum(test["status"] == "passed" for test in tests)
     return _table(f"Tests ({passed} of {len(tests)} passed)", ("", "test", "status", "expected"), rows)
 
