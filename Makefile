@@ -29,8 +29,9 @@ help: ## show this list
 
 setup: $(STAMP) ## make the virtual environment from requirements.lock
 
-demo: $(STAMP) ## run configs/hello.toml in local sandboxes and show the result
+demo: $(STAMP) ## run and score configs/hello.toml in local sandboxes and show the result
 	$(BIN) scripts/eval_rollouts.py run configs/hello.toml --backend local
+	$(BIN) scripts/eval_rollouts.py eval hello --latest
 	$(BIN) scripts/eval_rollouts.py summarize hello --latest
 
 test: $(STAMP) ## run the tests; PYTEST_ARGS="-k name" for some of them

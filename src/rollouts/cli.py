@@ -91,6 +91,10 @@ def run(
         console.close(outcome.results if outcome is not None else None, stopped=stopped)
     if as_json:
         _print_json(json.loads((outcome.folder / "manifest.json").read_text()))
+    elif outcome.lines:
+        from rollouts.tables import show_evaluation
+
+        show_evaluation(outcome.lines)
     _exit(outcome.exit_code)
 
 

@@ -217,11 +217,12 @@ class EvalConsole(_Progress):
 
     doing = "Scoring runs"
 
-    def planned(self, place: BatchPlace, runs: int, known: int, backend: str, parallel: int) -> None:
+    def planned(self, place: BatchPlace, runs: int, left_alone: int, backend: str, parallel: int) -> None:
         """The first line: what is to be done."""
-        done = f" known={known}" if known else ""
-        self._say(f"[rollouts] eval={place.name}/{place.stamp} runs={runs}{done} backend={backend} parallel={parallel}")
-        self._start(max(1, runs - known), parallel)
+        self._say(f"[rollouts] eval={place.name}/{place.stamp} runs={runs} backend={backend} parallel={parallel}")
+        if left_alone:
+            self._say(f"[rollouts] {left_alone} runs have their verdict already; --force scores them again")
+        self._start(max(1, runs), parallel)
 
     def started(self, result: RunResult) -> None:
         """A run's patch goes into its box."""
@@ -244,7 +245,7 @@ class EvalConsole(_Progress):
             self.warn(f"{outcome.waiting} runs have not ended yet; score them later with the same command")
         without = sum(not line.has_verdict for line in outcome.lines) - outcome.waiting
         if without:
-            self.warn(f"{without} runs have no verdict; each one's evaluation_results.json says why")
+            self.warn(f"{without} runs have no verdict, for the reasons above")
         if outcome.gate:
             self.warn(f"--fail-under: {outcome.gate}")
 

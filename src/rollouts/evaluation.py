@@ -27,7 +27,7 @@ from rollouts.prepare import Preparation
 from rollouts.results import RunResult
 from rollouts.schedule import Schedule
 from rollouts.scoring.judge import Judge
-from rollouts.scoring.record import Evaluated, Recorder, line_of, load_evaluation, unscored
+from rollouts.scoring.record import Evaluated, Recorder, line_of, load_evaluation, not_scored, unscored
 from rollouts.scoring.score import Scorer
 from rollouts.signals import Signals
 from rollouts.store import BatchPlace, BatchState, DataRoot, now
@@ -44,7 +44,7 @@ SCHEMA = 1
 class EvalListener(Protocol):
     """Is told what happens, from many threads. Must be quick and must not raise."""
 
-    def planned(self, place: BatchPlace, runs: int, known: int, backend: str, parallel: int) -> None: ...
+    def planned(self, place: BatchPlace, runs: int, left_alone: int, backend: str, parallel: int) -> None: ...
     def building(self, task_id: str, data: bytes) -> None: ...
     def output(self, run_id: str, data: bytes) -> None: ...
     def started(self, result: RunResult) -> None: ...
@@ -221,7 +221,7 @@ def _outcome(
     waiting = sum(not result.status.is_end for result in chosen)
     wanted = {result.run_id for result in chosen}
     lines = tuple(line for line in lines if line.run_id in wanted)
-    verdicts = sum(line.has_verdict for line in lines)
+    verdicts = sum(line.has_verdict and line.error is None for line in lines)
     mean, gate = mean_score(lines), None
     code = ExitCode.OK if verdicts == len(lines) else ExitCode.SOME_FAILED if verdicts else ExitCode.NONE_SUCCEEDED
     if fail_under is not None and mean is not None and mean < fail_under:
@@ -246,12 +246,12 @@ class _Evaluating:
         self._root, self._place, self._chosen, self._recorder = root, place, chosen, recorder
         self._backend, self._listener, self._manifest = backend, listener, manifest
         self._tasks = _Tasks(root)
+        self._left_alone = 0
 
     def run(self, parallel: int, force: bool) -> tuple[Evaluated, ...]:
         self._tasks.require_one(self._chosen)
         pending = self._pending(force)
-        known = sum(result.status.is_end for result in self._chosen) - len(pending)
-        self._listener.planned(self._place, len(self._chosen), known, self._backend.name, parallel)
+        self._listener.planned(self._place, len(pending), self._left_alone, self._backend.name, parallel)
         finished = False
         try:
             if pending:
@@ -274,12 +274,13 @@ class _Evaluating:
             if result.status.is_end:
                 task = self._tasks.get(result)
                 if isinstance(task, str):
-                    line = unscored(result, task)
+                    line = not_scored(result, self._root.runs / result.run_id, task)
+                elif (known := None if force else self._known(result, task)) is None:
+                    pending.append(result)
+                    continue
                 else:
-                    known = None if force else self._known(result, task)
-                    if known is None:
-                        pending.append(result)
-                    line = known or line
+                    line = known
+                    self._left_alone += 1
             self._manifest.put(line)
         return pending
 

@@ -7,7 +7,7 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Evaluated:
     coverage: float | None = None
     flags: int = 0
     error: str | None = None
+    """Why there is no verdict; beside an earlier verdict, why the run was not scored again."""
 
     @property
     def has_verdict(self) -> bool:
@@ -57,6 +58,14 @@ def unscored(result: RunResult, error: str | None = None) -> Evaluated:
     """A run that has no verdict: it was not scored, or could not be."""
     outcome = Outcome.ERROR.value if error else None
     return Evaluated(result.run_id, result.task_id, result.model, result.agent, result.run_dir, outcome, error=error)
+
+
+def not_scored(result: RunResult, folder: Path, why: str) -> Evaluated:
+    """A run that could not be scored today. An error of ours never takes the place of a verdict."""
+    known = load_evaluation(folder)
+    if known is not None and known["outcome"] != Outcome.ERROR:
+        return replace(line_of(result, known), error=f"not scored again: {why}")
+    return unscored(result, why)
 
 
 def line_of(result: RunResult, evaluation: Mapping[str, Any]) -> Evaluated:
@@ -144,12 +153,13 @@ class Recorder:
     def _write(self, result: RunResult, task: Task, folder: Path, patch: bytes, scored: Scored) -> Evaluated:
         digest = None if scored.outcome is Outcome.ERROR else self._scorer.digest(task)
         evaluation = _document(result, scored, patch, self._backend, digest)
-        known = load_evaluation(folder)
-        kept = known is not None and known["outcome"] != Outcome.ERROR and scored.outcome is Outcome.ERROR
-        if not kept:  # an error of ours never takes the place of a verdict
-            changes = file_changes(patch)
-            write_whole(folder / CARD, scorecard(evaluation, task.title, changes).encode(), durable=False)
-            write_json(folder / RESULTS, evaluation)
+        if scored.outcome is Outcome.ERROR:
+            kept = not_scored(result, folder, scored.error.message if scored.error else "unknown")
+            if kept.has_verdict:
+                return kept
+        changes = file_changes(patch)
+        write_whole(folder / CARD, scorecard(evaluation, task.title, changes).encode(), durable=False)
+        write_json(folder / RESULTS, evaluation)
         return line_of(result, evaluation)
 
 

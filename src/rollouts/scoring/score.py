@@ -49,12 +49,18 @@ class Scorer:
         self._benchmark, self._backend, self._preparation, self._judge = benchmark, backend, preparation, judge
         self._lock = threading.Lock()
         self._starts: dict[str, Start] = {}
+        self._digests: dict[str, str] = {}
         self._jobs = 0
         self._once = Once(backend.cancelled)
         self._references: dict[str, str | None] = {}
 
     def digest(self, task: Task) -> str:
         """Names everything but the patch that a verdict depends on."""
+        if task.digest not in self._digests:
+            self._digests[task.digest] = self._digest(task)
+        return self._digests[task.digest]
+
+    def _digest(self, task: Task) -> str:
         source = self._preparation.source(task)
         metrics = [path.read_bytes().hex() for name in ("evaluate.py", "evaluate.sh") if (path := task.part(name))]
         settings = self._benchmark.judge.model_dump() if self._benchmark.judge else None
