@@ -83,9 +83,9 @@ def git_bytes(*arguments: str, cwd: Path) -> bytes:
     return done.stdout
 
 
-def make_base(folder: Path, files: Mapping[str, Content], **parts: Any) -> Base:
+def make_base(folder: Path, repo: Mapping[str, Content], **parts: Any) -> Base:
     """A task whose repository holds those files; `parts` as for `make_task`."""
-    write_tree(folder / "t/repo", files)
+    write_tree(folder / "t/repo", repo)
     task = make_task(folder / "t", repo={}, **parts)
     source = prepare_source(task, folder / "cache")
-    return Base(task, source, Start(source.base_git), dict(files))
+    return Base(task, source, Start(source.base_git), dict(repo))

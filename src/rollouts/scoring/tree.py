@@ -185,12 +185,10 @@ def _make_room(start: Start, kept: Changes, path: str) -> None:
 
 def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> dict[str, Content]:
     """The task's own settings of pytest, under a name that no patch has a say in; beside the place they came from."""
-    paths = list(wanted)
-    if not paths:
+    above = [set(PurePosixPath(path).parents) or {PurePosixPath()} for path in wanted]
+    if not above:
         return {}
-    shared = set(PurePosixPath(paths[0]).parents)
-    for path in paths[1:]:
-        shared &= set(PurePosixPath(path).parents)
+    shared = set.intersection(*above)
     for folder in sorted(shared, key=lambda parent: len(parent.parts), reverse=True):
         for name in PYTEST_CONFIGS:
             place = str(folder / name)
