@@ -105,4 +105,7 @@ def has_pytest_settings(name: str, data: bytes) -> bool:
     """Whether pytest would take that file for its settings."""
     if name in ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"):
         return True
-    return name in _SHARED_CONFIG[:3] and bool(_test_settings(name, data))
+    settings = _test_settings(name, data) or {}
+    return {"pyproject.toml": bool(settings), "tox.ini": "pytest" in settings, "setup.cfg": "tool:pytest" in settings}[
+        name
+    ]
