@@ -154,7 +154,7 @@ def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iter
             yield Flag("link", path, "kept", f"leads to {target}")
         return
     for kind, detail in worth_telling(path, content.mode == EXECUTABLE, before, content.data):
-        if "make" in detail and "make" not in (task.evaluation.command or ""):
+        if kind == "runner_config" and "make" in detail and "make" not in (task.evaluation.command or ""):
             continue
         yield Flag(kind, path, "kept", detail)
 
