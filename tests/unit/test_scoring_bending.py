@@ -54,8 +54,9 @@ def test_a_new_module_that_hides_the_runner_is_undone(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["django/test/client.py", "src/_pytest/python.py", "src/pytest_plugin.py", "pkg/pytest.py",
-     "pkg/unittest/__init__.py", "pytest.md", "pytest", "docs/conftest.py.txt", "myconftest.py", "conftest.pyi", "setup.py",
-     "pyproject.toml", "tox.ini", "setup.cfg", "package.json", "bin/python", "model.pt", "config.js", "jest.config", "my.jest.config.js",
+     "pkg/unittest/__init__.py", "pytest.md", "pytest", "docs/conftest.py.txt", "myconftest.py", "conftest.pyi",
+     "setup.py", "pyproject.toml", "tox.ini", "setup.cfg", "package.json", "bin/python", "model.pt", "config.js", "jest.config",
+     "my.jest.config.js",
      "spec/a.rb", "src/main.py", "weird/.py", ".py", "é.py"],
 )  # fmt: skip
 @pytest.mark.parametrize("is_new", [True, False])
@@ -92,7 +93,7 @@ def test_a_new_program_named_like_a_tool_is_told() -> None:
         ("pyproject.toml", b"", b"[tool.pytest.ini_options]\na = 1\n", True),
         ("pyproject.toml", b"[tool.pytest.ini_options]\na = 1\n", b"", True),
         ("pyproject.toml", b"[tool.pytest.ini_options]\na = 1\n", b"[tool.pytest.ini_options]\na = 2\n", True),
-        ("pyproject.toml", b"[tool.pytest.ini_options]\na = 1\n", b"[x]\n[tool.pytest.ini_options]\na = 1 # same\n", False),
+        ("pyproject.toml", b"[tool.pytest.ini_options]\na = 1\n", b"[x]\n[tool.pytest.ini_options]\na = 1\n", False),
         ("pyproject.toml", b"", b"[project]\n", False),
         ("pyproject.toml", b"", b"tool = 3\n", False),
         ("pyproject.toml", b"", b"not [ TOML", False),

@@ -211,4 +211,4 @@ def _empty(start: Start, kept: Changes) -> tuple[str, ...]:
     final = ({*start.paths} | {*kept}) - {path for path, content in kept.items() if content is None}
     folders = {parent for path in final for parent in PurePosixPath(path).parents}
     empty = {parent for path in gone for parent in PurePosixPath(path).parents} - folders - {PurePosixPath(".")}
-    return tuple(map(str, sorted(empty, key=lambda folder: len(folder.parts), reverse=True)))
+    return tuple(map(str, sorted(empty, key=lambda folder: (-len(folder.parts), folder))))
