@@ -139,9 +139,9 @@ class Reader:
 class TapReader:
     """Test Anything Protocol, of its line format what counts: results, plan, bail-out."""
 
-    _RESULT = re.compile(r"(not )?ok\b[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
+    _RESULT = re.compile(r"(not )?ok(?![^ \t])[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
     _PLAN = re.compile(r"1\.\.(\d{1,9})\b")
-    _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo)\b", re.IGNORECASE)
+    _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo\b)", re.IGNORECASE)
 
     def __init__(self) -> None:
         self.results: Results = {}
