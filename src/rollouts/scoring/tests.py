@@ -41,13 +41,14 @@ _WORST = (
     TestStatus.SKIPPED,
     TestStatus.ERROR,
     TestStatus.FAILED,
+    TestStatus.MISSING,
 )
 Results = dict[str, TestStatus]
 
 
 def add(results: Results, test_id: str, status: TestStatus) -> None:
     """Of two results of one test the worse counts."""
-    test_id = test_id[:MAX_ID_CHARACTERS]
+    test_id = test_id[:MAX_ID_CHARACTERS].encode("utf-8", "replace").decode()  # half a character cannot be written
     known = results.get(test_id)
     if known is None and len(results) >= MAX_TESTS:
         return
@@ -117,7 +118,7 @@ class Reader:
         step = self.steps[-1]
         if kind == "end":
             code = rest.rpartition(" ")[2]
-            step.code = int(code) if code.isascii() and code.isdigit() else -1
+            step.code = int(code) if re.fullmatch("[0-9]{1,3}", code) else -1
             return
         try:
             fields = json.loads(rest)
