@@ -5,15 +5,19 @@ word are ours; all others are what the tests themselves print, and TAP is read o
 """
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rollouts.mistakes import deeper_than
+
 MAX_TESTS = 100_000
 MAX_ID_CHARACTERS = 2000
 MAX_METRICS_BYTES = 1024 * 1024
+MAX_METRICS_DEPTH = 32
 MAX_LINE_BYTES = 1024 * 1024
 MAX_JUNIT_BYTES = 64 * 1024 * 1024
 MUST_FAIL = "tests that must fail did not: something makes tests pass"
@@ -216,10 +220,11 @@ def last_object(text: bytes) -> dict[str, object]:
     said = text.decode("utf-8", "replace").strip()
     for candidate in _candidates(said):
         try:
-            value = json.loads(candidate, parse_constant=_refuse)
+            value = json.loads(candidate, parse_constant=_refuse, parse_float=_finite)
+            json.dumps(value, ensure_ascii=False).encode()  # no half characters
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not deeper_than(value, MAX_METRICS_DEPTH):
             return value
     raise ValueError(f"expected a JSON object, got {said[:80]!r}" if said else "it printed nothing")
 
@@ -230,6 +235,11 @@ def _candidates(said: str) -> Iterator[str]:
     starts = [number for number, line in enumerate(lines) if line.startswith("{")]
     for number in starts[-1:-20:-1]:
         yield "\n".join(lines[number:])
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
 
 
 def _refuse(constant: str) -> float:
