@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from rollouts.scoring.judge import Judgement
 from rollouts.scoring.tests import Results, TestStatus
@@ -109,12 +110,13 @@ def _by_judge(rubric: Rubric, judgement: Judgement | None) -> RubricScore:
 
 def total_of(rubrics: Sequence[RubricScore]) -> tuple[float | None, float]:
     """The weighted mean over what could be scored, and its share of all weight."""
-    scored = [(rubric.weight, rubric.score) for rubric in rubrics if rubric.score is not None]
-    weight = sum(weight for weight, _ in scored)
-    everything = sum(rubric.weight for rubric in rubrics)
+    scored = [(Fraction(rubric.weight), Fraction(rubric.score)) for rubric in rubrics if rubric.score is not None]
     if not scored:
         return None, 0.0
-    return round(sum(weight * score for weight, score in scored) / weight, 6), round(weight / everything, 6)
+    weight = sum(weight for weight, _ in scored)
+    everything = sum(Fraction(rubric.weight) for rubric in rubrics)
+    total = sum(weight * score for weight, score in scored) / weight
+    return round(float(total), 6), round(float(weight / everything), 6)
 
 
 def outcome_of(observed: Observed, tests: Sequence[TestResult]) -> Outcome:
