@@ -36,16 +36,19 @@ def test_results(evaluation: Evaluation, observed: Observed) -> tuple[TestResult
     }
     seen = {test_id: status for test_id, status in sorted(observed.results.items()) if test_id not in expected}
     told = {test_id: observed.results.get(test_id, TestStatus.MISSING) for test_id in expected}
-    counting = told or seen
-    rubrics = _rubrics_of(evaluation, observed, counting)
+    covered = {_script_of(test_id, observed) for test_id in told}
+    beside = [test_id for test_id in seen if told and _script_of(test_id, observed) not in covered]
+    rubrics = _rubrics_of(evaluation, observed, told or seen, beside)
     return tuple(
         TestResult(test_id, status.value, expected.get(test_id), rubrics.get(test_id, ()))
         for test_id, status in {**told, **seen}.items()
     )
 
 
-def _rubrics_of(evaluation: Evaluation, observed: Observed, counting: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Which rubrics each counting test counts for."""
+def _rubrics_of(
+    evaluation: Evaluation, observed: Observed, counting: Iterable[str], beside: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Which rubrics each counting test counts for; `beside`: tests of scripts that no list says a word about."""
     by_script: dict[str, list[str]] = {}
     for script in evaluation.test_scripts:
         by_script.setdefault(script.path, []).append(script.rubric_id)
@@ -54,6 +57,8 @@ def _rubrics_of(evaluation: Evaluation, observed: Observed, counting: Iterable[s
     found = {test_id: by_script.get(_script_of(test_id, observed), []) for test_id in counting}
     if not any(found.values()):  # ids that name no file, as in TAP: they count for all that is judged by tests
         found = dict.fromkeys(found, everyone)
+    else:
+        found |= {test_id: by_script.get(_script_of(test_id, observed), []) for test_id in beside}
     return {test_id: tuple(dict.fromkeys(rubrics)) for test_id, rubrics in found.items()}
 
 
