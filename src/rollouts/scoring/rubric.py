@@ -71,23 +71,22 @@ def rubric_scores(
     tests: Sequence[TestResult],
     judgements: Mapping[str, Judgement],
     *,
+    tested: bool,
     zero: bool = False,
 ) -> tuple[RubricScore, ...]:
-    """Each rubric's score. With `zero` no test earned any: there is no patch, or the results are not to be believed."""
+    """Each rubric's score. `tested`: the task has tests, whether or not they told of any.
+
+    With `zero` no test earned any: there is no patch, or the results are not to be believed.
+    """
     rubrics = evaluation.rubrics or (IMPLIED,)
     by_tests = {script.rubric_id for script in evaluation.test_scripts}
     by_tests |= {rubric_id for test in tests for rubric_id in test.rubrics}
-    if not evaluation.test_scripts and not judgements:
-        by_tests |= {rubric.id for rubric in rubrics} if has_tests(evaluation) else set()
+    if tested and not evaluation.test_scripts:
+        by_tests |= {rubric.id for rubric in rubrics}
     return tuple(
         _by_tests(rubric, tests, zero) if rubric.id in by_tests else _by_judge(rubric, judgements.get(rubric.id))
         for rubric in rubrics
     )
-
-
-def has_tests(evaluation: Evaluation) -> bool:
-    """Whether the description alone names tests; a `tests/` folder may bring more."""
-    return bool(evaluation.test_scripts or evaluation.command or evaluation.fail_to_pass or evaluation.pass_to_pass)
 
 
 def judged_rubrics(evaluation: Evaluation) -> tuple[Rubric, ...]:
