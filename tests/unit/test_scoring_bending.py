@@ -55,9 +55,8 @@ def test_a_new_module_that_hides_the_runner_is_undone(path: str) -> None:
     "path",
     ["django/test/client.py", "src/_pytest/python.py", "src/pytest_plugin.py", "pkg/pytest.py",
      "pkg/unittest/__init__.py", "pytest.md", "pytest", "docs/conftest.py.txt", "myconftest.py", "conftest.pyi",
-     "setup.py", "pyproject.toml", "tox.ini", "setup.cfg", "package.json", "bin/python", "model.pt", "config.js", "jest.config",
-     "my.jest.config.js",
-     "spec/a.rb", "src/main.py", "weird/.py", ".py", "é.py"],
+     "setup.py", "pyproject.toml", "tox.ini", "setup.cfg", "package.json", "bin/python", "model.pt", "config.js",
+     "jest.config", "my.jest.config.js", "spec/a.rb", "src/main.py", "weird/.py", ".py", "é.py"],
 )  # fmt: skip
 @pytest.mark.parametrize("is_new", [True, False])
 def test_product_code_is_left_alone(path: str, is_new: bool) -> None:

@@ -130,7 +130,10 @@ def test_a_path_is_protected_as_such_as_a_folder_or_by_a_glob(pattern: str, path
 
 
 def test_files_that_expected_tests_name_are_protected_wherever_they_are(tmp_path: Path) -> None:
-    lists = {"fail_to_pass": ["pkg/mod.py::test_x", "no file", "pkg/mod.py::test_y"], "pass_to_pass": ["calc.py::z"]}
+    lists: dict[str, Any] = {
+        "fail_to_pass": ["pkg/mod.py::test_x", "no file", "pkg/mod.py::test_y"],
+        "pass_to_pass": ["calc.py::z"],
+    }
     base = made(tmp_path, hidden={}, **lists)
     assert expected_files(base.task) == ["pkg/mod.py", "calc.py"]
     tree = tree_of(base, {"calc.py": None, "pkg/mod.py": plain("bent\n"), "pkg/other.py": plain("x\n")})
