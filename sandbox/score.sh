@@ -18,7 +18,8 @@ say "begin tree"
 (
     cd "$repo" || exit 1
     if [ -s "$in/removals" ]; then xargs -0 rm -f -- <"$in/removals" || exit 1; fi
-    if [ -s "$in/folders" ]; then xargs -0 rmdir -- <"$in/folders" || exit 1; fi
+    # A folder may hold empty ones, which git knows nothing about: then it stays, as it does with git.
+    if [ -s "$in/folders" ]; then xargs -0 rmdir -- <"$in/folders"; fi
     tar -xf "$in/tree.tar" || exit 1
 ) >&2
 code=$?

@@ -19,7 +19,8 @@ _RUNNER_CONFIG = re.compile(
     r"conftest\.py|\.?pytest\.(ini|toml)|(jest|vitest|karma|playwright)\.(config|conf)\.\w+|\.mocharc(\.\w+)?|\.rspec"
     r"|phpunit\.xml(\.dist)?"
 )
-_STARTUP = re.compile(r"(site|user)customize\.py|.*\.pth")
+_STARTUP = re.compile(r"(.*/)?((site|user)customize(/__init__)?(\.py|\.pyc|(\.[\w-]+)?\.so)|[^/]*\.pth)", re.DOTALL)
+_MODULE = re.compile(r"(\w+)(\.py|\.pyc|(\.[\w-]+)?\.so)")
 _RUNNERS = ("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose")
 _PROGRAM_FOLDERS = ("node_modules/.bin/", ".venv/bin/", "venv/bin/")
 _SHARED_CONFIG = ("pyproject.toml", "setup.cfg", "tox.ini", "package.json")
@@ -52,7 +53,7 @@ def always_undone(path: str, is_new: bool) -> str | None:
     name = PurePosixPath(path).name
     if _RUNNER_CONFIG.fullmatch(name):
         return "runner_config"
-    if _STARTUP.fullmatch(name):
+    if _STARTUP.fullmatch(path):
         return "startup_hook"
     if any(f"/{folder}" in f"/{path}" for folder in _PROGRAM_FOLDERS):
         return "path_shim"
@@ -80,9 +81,10 @@ def _module(path: str) -> str | None:
     """The name under which Python would import the file, when it lies where imports begin."""
     parts = PurePosixPath(path).parts
     parts = parts[1:] if parts[0] in ("src", "lib", *TEST_FOLDERS) and len(parts) > 1 else parts
-    if len(parts) == 1:
-        return parts[0].removesuffix(".py") if parts[0].endswith(".py") else None
-    return parts[0] if parts[1] == "__init__.py" else None
+    found = _MODULE.fullmatch(parts[-1])
+    if found is None or len(parts) > 2:
+        return None
+    return found[1] if len(parts) == 1 else parts[0] if found[1] == "__init__" else None
 
 
 def _test_settings(name: str, data: bytes) -> Any:
@@ -105,4 +107,6 @@ def has_pytest_settings(name: str, data: bytes) -> bool:
     """Whether pytest would take that file for its settings."""
     if name in ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"):
         return True
-    return name in _SHARED_CONFIG[:3] and bool(_test_settings(name, data))
+    settings = _test_settings(name, data) or {}
+    section = {"tox.ini": "pytest", "setup.cfg": "tool:pytest"}.get(name)
+    return section in settings if section else name == "pyproject.toml" and bool(settings)

@@ -13,7 +13,7 @@ from rollouts.config import Limits
 from rollouts.scoring.patch import Start
 from rollouts.scoring.rubric import Observed
 from rollouts.scoring.tests import Reader, Results, Step, TestStatus, add, last_object, read_junit
-from rollouts.scoring.tree import ScoredTree, expected_files, pytest_config, test_files
+from rollouts.scoring.tree import ScoredTree, expected_files, test_files
 from rollouts.tasks import Task
 
 _NOT_FOUND = (126, 127)
@@ -136,7 +136,7 @@ class ScoringBox:
         return [*steps, ("metrics", metrics)] if metrics else steps
 
     def _pytest_settings(self, repo: str) -> bytes:
-        config = pytest_config(self.tree)
+        config = self.tree.pytest_config
         own = ["-c", f"{repo}/{config}"] if config else []
         paths = [repo if path == "." else f"{repo}/{path}" for path in self.plan.python]
         arguments = [*_PYTEST_OPTIONS, "--rootdir", repo, *own, *paths]

@@ -145,9 +145,8 @@ def _attempts(patch: bytes) -> Iterator[tuple[str, bytes, tuple[str, ...]]]:
     """Ways to apply it, from the strictest: what differs in line ends alone is no reason to refuse a fix."""
     yield "git apply", patch, ()
     yield "git apply --3way", patch, ("--3way",)
-    ended = patch if patch.endswith(b"\n") else patch + b"\n"
-    if ended != patch:
-        yield "with a final newline added", ended, ()
+    ended = patch.removesuffix(b"\n") + b"\n\n"  # who strips a patch takes a binary part's or a hunk's blank last line
+    yield "with its end mended", ended, ()
     unix = ended.replace(b"\r\n", b"\n")
     if unix != ended:
         yield "without its carriage returns", unix, ()

@@ -97,7 +97,8 @@ class Scorer:
         """A verdict without a box: nothing was earned."""
         earned = Judgement(0.0, why, (), None)
         judgements = {rubric.id: earned for rubric in judged_rubrics(task.evaluation)} if self._judge else {}
-        rubrics = rubric_scores(task.evaluation, (), judgements, zero=True)
+        tested = not plan_tests(task).is_empty
+        rubrics = rubric_scores(task.evaluation, (), judgements, tested=tested, zero=True)
         total, coverage = total_of(rubrics)
         note = () if outcome is Outcome.NO_PATCH else (f"the patch does not apply: {why}",)
         return Scored(outcome, total if total is not None else 0.0, coverage, rubrics, notes=note)
@@ -180,7 +181,7 @@ class Scorer:
         if self._judge is not None:
             for rubric in judged_rubrics(task.evaluation):
                 judgements[rubric.id] = self._judge.judge(task.instructions, rubric, patch)
-        rubrics = rubric_scores(task.evaluation, tests, judgements, zero=zero)
+        rubrics = rubric_scores(task.evaluation, tests, judgements, tested=not plan.is_empty, zero=zero)
         total, coverage = total_of(rubrics)
         if total is None:
             return _error("nothing could be judged: no tests, and no judge's answer", tree, seconds, rubrics=rubrics)

@@ -30,6 +30,8 @@ class ScoredTree:
     flags: tuple[Flag, ...]
     empty_folders: tuple[str, ...]
     """Folders of the start in which nothing is left, the deepest first."""
+    pytest_config: str | None = None
+    """Where the settings are that pytest must use; a patch may bring files of the same name elsewhere."""
 
     def removals(self, start: Start) -> bytes:
         """Every file of the start that goes or is written anew, for `xargs -0 rm`."""
@@ -100,12 +102,15 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
         if content is not None:
             flags += _told(path, content, before.get(path), task)
     _settle(start, kept, flags)
-    for path, content in tests.items():
+    config = _own_config(start, tests, config_for)
+    for path, content in (*tests.items(), *config.items()):
         _make_room(start, kept, path)
         kept[path] = content
-    kept.update(_own_config(start, tests, config_for))
     return ScoredTree(
-        _real(start, kept), tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))), _empty(start, kept)
+        _real(start, kept),
+        tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))),
+        _empty(start, kept),
+        next(iter(config), None),
     )
 
 
@@ -149,7 +154,7 @@ def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iter
             yield Flag("link", path, "kept", f"leads to {target}")
         return
     for kind, detail in worth_telling(path, content.mode == EXECUTABLE, before, content.data):
-        if "make" in detail and "make" not in (task.evaluation.command or ""):
+        if kind == "runner_config" and "make" in detail and "make" not in (task.evaluation.command or ""):
             continue
         yield Flag(kind, path, "kept", detail)
 
@@ -178,14 +183,12 @@ def _make_room(start: Start, kept: Changes, path: str) -> None:
         kept[other] = None
 
 
-def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> Changes:
+def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> dict[str, Content]:
     """The task's own settings of pytest, under a name that no patch has a say in; beside the place they came from."""
-    paths = list(wanted)
-    if not paths:
+    above = [set(PurePosixPath(path).parents) or {PurePosixPath()} for path in wanted]
+    if not above:
         return {}
-    shared = set(PurePosixPath(paths[0]).parents)
-    for path in paths[1:]:
-        shared &= set(PurePosixPath(path).parents)
+    shared = set.intersection(*above)
     for folder in sorted(shared, key=lambda parent: len(parent.parts), reverse=True):
         for name in PYTEST_CONFIGS:
             place = str(folder / name)
@@ -208,11 +211,4 @@ def _empty(start: Start, kept: Changes) -> tuple[str, ...]:
     final = ({*start.paths} | {*kept}) - {path for path, content in kept.items() if content is None}
     folders = {parent for path in final for parent in PurePosixPath(path).parents}
     empty = {parent for path in gone for parent in PurePosixPath(path).parents} - folders - {PurePosixPath(".")}
-    return tuple(map(str, sorted(empty, key=lambda folder: len(folder.parts), reverse=True)))
-
-
-def pytest_config(tree: ScoredTree) -> str | None:
-    """The path of the settings that `scored_tree` put in, when it did."""
-    return next(
-        (path for path in tree.changes if PurePosixPath(path).stem == OWN_CONFIG or path.endswith(OWN_CONFIG)), None
-    )
+    return tuple(map(str, sorted(empty, key=lambda folder: (-len(folder.parts), folder))))
