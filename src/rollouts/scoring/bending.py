@@ -19,7 +19,11 @@ _RUNNER_CONFIG = re.compile(
     r"conftest\.py|\.?pytest\.(ini|toml)|(jest|vitest|karma|playwright)\.(config|conf)\.\w+|\.mocharc(\.\w+)?|\.rspec"
     r"|phpunit\.xml(\.dist)?"
 )
-_STARTUP = re.compile(r"(site|user)customize\.py|.*\.pth")
+_PLUGIN = re.compile(r"(.*/)?[^/]+\.(dist|egg)-info/entry_points\.txt", re.IGNORECASE)
+"""By this a package that lies where imports begin brings a plugin, and pytest loads it."""
+_FILE_OF_MODULE = r"\.(pyc?|([\w-]+\.)?so)"
+_STARTUP = re.compile(rf"(.*/)?((site|user)customize(/__init__)?{_FILE_OF_MODULE}|[^/]+\.pth)")
+_MODULE = re.compile(rf"(\w+)(/__init__)?{_FILE_OF_MODULE}")
 _RUNNERS = ("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose")
 _PROGRAM_FOLDERS = ("node_modules/.bin/", ".venv/bin/", "venv/bin/")
 _SHARED_CONFIG = ("pyproject.toml", "setup.cfg", "tox.ini", "package.json")
@@ -50,9 +54,9 @@ class Flag:
 def always_undone(path: str, is_new: bool) -> str | None:
     """The kind of an edit that no fix needs and that tests would see: it is undone wherever it is."""
     name = PurePosixPath(path).name
-    if _RUNNER_CONFIG.fullmatch(name):
+    if _RUNNER_CONFIG.fullmatch(name) or _PLUGIN.fullmatch(path):
         return "runner_config"
-    if _STARTUP.fullmatch(name):
+    if _STARTUP.fullmatch(path):
         return "startup_hook"
     if any(f"/{folder}" in f"/{path}" for folder in _PROGRAM_FOLDERS):
         return "path_shim"
@@ -80,9 +84,8 @@ def _module(path: str) -> str | None:
     """The name under which Python would import the file, when it lies where imports begin."""
     parts = PurePosixPath(path).parts
     parts = parts[1:] if parts[0] in ("src", "lib", *TEST_FOLDERS) and len(parts) > 1 else parts
-    if len(parts) == 1:
-        return parts[0].removesuffix(".py") if parts[0].endswith(".py") else None
-    return parts[0] if parts[1] == "__init__.py" else None
+    found = _MODULE.fullmatch("/".join(parts))
+    return found.group(1) if found else None
 
 
 def _test_settings(name: str, data: bytes) -> Any:
