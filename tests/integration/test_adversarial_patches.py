@@ -226,6 +226,74 @@ PROTOCOL = """
 import json, os
 names = [f"tests/test_parsing.py::test_{name}" for name in ("weeks", "decimals", "milliseconds", "negative")]
 """
+COMMAND = '"${ROLLOUTS_PYTHON:-python3}" -m pytest -q -p no:cacheprovider --junitxml="$ROLLOUTS_JUNIT" tests'
+PLUGIN = {"easy.py": FORCE_PASSED}
+COMMAND_ATTACKS = {
+    "conftest at the root": add({"conftest.py": FORCE_PASSED}),
+    "pytest.ini": add({"pytest.ini": "[pytest]\naddopts = -p easy\n", **PLUGIN}),
+    "tox.ini": add({"tox.ini": "[pytest]\naddopts = -p easy\n", **PLUGIN}),
+    "tox.ini as only pytest reads it": add({"tox.ini": "[pytest] #]\naddopts = -p easy\n", **PLUGIN}),
+    "tox.ini that is a link": both(
+        add({"easy.txt": "[pytest]\naddopts = -p easy\n", **PLUGIN}), linked("tox.ini", "easy.txt")
+    ),
+    "setup.cfg": add({"setup.cfg": "[tool:pytest]\naddopts = -p easy\n", **PLUGIN}),
+    "pyproject.toml": put_before("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-p easy'\n"),
+    "metadata of a package": CONFIG_ATTACKS["plugin by the metadata of a package"][0],
+    "pytest.py": add({"pytest.py": FAKE_RUNNER}),
+    "sitecustomize as a package": add({"sitecustomize/__init__.py": "raise SystemExit(0)\n"}),
+}
+
+
+HIDDEN_TEST = {"tests/test_app.py": "import app\n\ndef test_x():\n    assert app.x == 2\n"}
+FIX = add({"app.py": "x = 2\n"})
+
+
+@pytest.fixture(scope="module")
+def command_task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """One whose tests are run by a command of its own."""
+    return make_task(
+        tmp_path_factory.mktemp("tasks") / "by-command",
+        repo={"app.py": "x = 1\n", "pyproject.toml": "[project]\nname = 'app'\n", **PLUGIN},
+        files=HIDDEN_TEST,
+        meta={"evaluation": {"command": COMMAND}},
+    )
+
+
+@pytest.mark.parametrize("attack", COMMAND_ATTACKS)
+def test_settings_of_a_runner_that_the_task_starts_win_nothing(bench: Bench, command_task: Task, attack: str) -> None:
+    scored = check_not_resolved(bench, command_task, COMMAND_ATTACKS[attack])
+    assert {"runner_config", "shadowed_runner", "startup_hook"} & {flag.kind for flag in scored.flags}
+
+
+def test_a_fix_is_resolved_by_a_command_of_the_task(bench: Bench, command_task: Task) -> None:
+    assert bench.score(command_task, FIX).resolved
+
+
+def test_a_runner_is_not_shadowed_in_the_folder_that_tests_run_in(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(
+        tmp_path / "inner",
+        repo={"inner/app.py": "x = 1\n"},
+        files=HIDDEN_TEST,
+        meta={"repo": {"subdir": "inner"}, "evaluation": {"command": COMMAND.replace(" tests", " ../tests")}},
+    )
+    scored = check_not_resolved(bench, task, add({"inner/pytest.py": FAKE_RUNNER}))
+    assert [flag.kind for flag in scored.flags] == ["shadowed_runner"]
+
+
+def test_scripts_of_a_package_are_put_back_and_the_rest_of_it_stays(bench: Bench, tmp_path: Path) -> None:
+    read = "import json; package = json.load(open('package.json')); print(package['scripts']['test'])"
+    task = make_task(
+        tmp_path / "package",
+        repo={"package.json": '{"name": "a", "scripts": {"test": "grep fixed package.json"}}'},
+        meta={"evaluation": {"command": f'eval "$("${{ROLLOUTS_PYTHON:-python3}}" -c "{read}")"'}},
+    )
+    easy = '{"name": "a", "scripts": {"test": "true"}}'
+    scored = check_not_resolved(bench, task, add({"package.json": easy}))
+    assert [(flag.kind, flag.action) for flag in scored.flags] == [("runner_config", "put back")]
+    fix = '{"name": "fixed", "scripts": {"test": "grep fixed package.json", "lint": "true"}}'
+    assert bench.score(task, add({"package.json": fix})).resolved
+
+
 IMPORT_ATTACKS = {
     "os._exit at import": "import os\nos._exit(0)\n",
     "sys.exit at import": "import sys\nsys.exit(0)\n",

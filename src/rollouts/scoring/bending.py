@@ -4,7 +4,6 @@ Only names and texts are looked at here; `tree.py` acts on it. What no name give
 equal to everything, cannot be found this way: docs/scoring.md says so.
 """
 
-import configparser
 import json
 import re
 import sys
@@ -27,6 +26,9 @@ _MODULE = re.compile(rf"(\w+)(/__init__)?{_FILE_OF_MODULE}")
 _RUNNERS = ("pytest", "_pytest", "pluggy", "unittest", "doctest", "nose")
 _PROGRAM_FOLDERS = ("node_modules/.bin/", ".venv/bin/", "venv/bin/")
 _SHARED_CONFIG = ("pyproject.toml", "setup.cfg", "tox.ini", "package.json")
+_PYTEST_SECTION = re.compile(r"^\[[^\n]*pytest.*?(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+"""As text: what one reader of such files takes for a section, another does not."""
+_PACKAGE_SETTINGS = ("scripts", "jest", "mocha")
 _TOOLS = ("sh", "bash", "env", "python", "python3", "pytest", "node", "npm", "npx", "make", "cc", "gcc", "go", "cargo")
 _WORDS = (
     b"_pytest",
@@ -71,13 +73,33 @@ def worth_telling(path: str, mode_is_executable: bool, before: bytes | None, aft
         found.append(("shadowed_module", _module(path) or ""))
     if before is None and mode_is_executable and name in _TOOLS:
         found.append(("path_shim", name))
-    if name in _SHARED_CONFIG and _test_settings(name, before or b"") != _test_settings(name, after):
+    if settings_changed(path, before, after):
         found.append(("runner_config", "its settings of the test runner are not used"))
     if name in ("Makefile", "GNUmakefile", "makefile"):
         found.append(("runner_config", "a make target may be how the tests are run"))
     words = [word.decode() for word in _WORDS if word in after and word not in (before or b"")]
     found += [("suspicious_code", ", ".join(words))] if words else []
     return found
+
+
+def settings_changed(path: str, before: bytes | None, after: bytes | None) -> bool:
+    """Whether a file that is not the test runner's alone has other settings for it now. `after`: None for a link."""
+    name = PurePosixPath(path).name
+    if name not in _SHARED_CONFIG:
+        return False
+    return after is None or _test_settings(name, before or b"") != _test_settings(name, after)
+
+
+def with_settings_of(path: str, before: bytes | None, after: bytes) -> bytes | None:
+    """The file as it is now, its settings of the test runner as they were; None where these cannot be told apart."""
+    if PurePosixPath(path).name != "package.json":
+        return None
+    try:
+        old, new = json.loads(before or b"{}"), json.loads(after)
+        kept = {key: value for key, value in new.items() if key not in _PACKAGE_SETTINGS}
+        return json.dumps(kept | {key: old[key] for key in _PACKAGE_SETTINGS if key in old}, indent=2).encode()
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return None
 
 
 def _module(path: str) -> str | None:
@@ -96,11 +118,9 @@ def _test_settings(name: str, data: bytes) -> Any:
             return tomli.loads(text).get("tool", {}).get("pytest")
         if name == "package.json":
             package = json.loads(text)
-            return {key: package.get(key) for key in ("scripts", "jest", "mocha", "type")}
-        parser = configparser.ConfigParser(interpolation=None)
-        parser.read_string(text)
-        return {section: dict(parser[section]) for section in ("pytest", "tool:pytest") if section in parser}
-    except (tomli.TOMLDecodeError, configparser.Error, ValueError, AttributeError, RecursionError):
+            return {key: package.get(key) for key in _PACKAGE_SETTINGS}
+        return _PYTEST_SECTION.findall(text)
+    except (tomli.TOMLDecodeError, ValueError, AttributeError, RecursionError):
         return None
 
 
