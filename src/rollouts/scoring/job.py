@@ -10,7 +10,6 @@ from typing import Any
 
 from rollouts.backends.base import Backend, Ended, Image, Job, JobResult, LogSink, sandbox_file
 from rollouts.config import Limits
-from rollouts.scoring.patch import Start
 from rollouts.scoring.rubric import Observed
 from rollouts.scoring.tests import Reader, Results, Step, TestStatus, add, last_object, read_junit
 from rollouts.scoring.tree import ScoredTree, expected_files, pytest_config, test_files
@@ -67,7 +66,6 @@ class ScoringBox:
     task: Task
     image: Image
     limits: Limits
-    start: Start
     tree: ScoredTree
     patch: bytes
     plan: TestPlan
@@ -108,7 +106,7 @@ class ScoringBox:
     def _files(self, repo: str, inputs: str) -> Mapping[str, bytes]:
         files = {
             "score.sh": sandbox_file("score.sh").read_bytes(),
-            "removals": self.tree.removals(self.start),
+            "removals": self.tree.removals(),
             "folders": self.tree.folders(),
             "tree.tar": self.tree.archive(),
             "diff.patch": self.patch,

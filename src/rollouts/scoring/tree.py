@@ -37,11 +37,11 @@ class ScoredTree:
     changes: Changes
     flags: tuple[Flag, ...]
     empty_folders: tuple[str, ...]
-    """Folders of the start in which nothing is left, the deepest first."""
+    """Folders of the start in which git knows of nothing any more, the deepest first."""
 
-    def removals(self, start: Start) -> bytes:
-        """Every file of the start that goes or is written anew, for `xargs -0 rm`."""
-        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes if path in start)
+    def removals(self) -> bytes:
+        """Everything that goes or is written anew, for `xargs -0 rm`; the box may have more there than git knows."""
+        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes)
 
     def folders(self) -> bytes:
         """For `xargs -0 rmdir`."""
