@@ -72,7 +72,7 @@ def main():
     del sys.argv[1:]
     tell("runner", pytest=pytest.__version__)
     status = int(pytest.main(settings["arguments"], plugins=[Teller(tell)]))
-    tell("finished", status=status, must_fail=check_failures(pytest, settings["seed"]), of=MUST_FAIL_COUNT)
+    tell("finished", status=status, must_fail=check_failures(pytest, settings), of=MUST_FAIL_COUNT)
     return status
 
 
@@ -140,13 +140,14 @@ class Counter:
         self.failed += report.failed and report.when == "call"
 
 
-def check_failures(pytest, seed):
-    """How many of the tests that must fail do."""
+def check_failures(pytest, own):
+    """How many of the tests that must fail do. By their ids they lie in the same folder as the task's."""
     import shutil
     import tempfile
 
-    folder = tempfile.mkdtemp()
-    path = os.path.join(folder, f"test_{seed}.py")
+    seed, folder = own["seed"], tempfile.mkdtemp()
+    path = os.path.join(folder, own["folder"], f"test_{seed}.py")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as file:
         file.write(MUST_FAIL.replace("{0}", str(int(seed, 16))).replace("{1}", str(int(seed, 16) + 1)))
     settings = os.path.join(folder, "own.ini")

@@ -38,6 +38,7 @@ _WORDS = (
     b"/proc/self",
     b"gc.get_objects",
     b"ROLLOUTS_",
+    b"import __main__",
 )
 """What a fix hardly ever needs, and a program that reaches for its tests does."""
 

@@ -138,7 +138,12 @@ class ScoringBox:
         own = ["-c", f"{repo}/{config}"] if config else []
         paths = [repo if path == "." else f"{repo}/{path}" for path in self.plan.python]
         arguments = [*_PYTEST_OPTIONS, "--rootdir", repo, *own, *paths]
-        return json.dumps({"arguments": arguments, "seed": secrets.token_hex(6)}).encode()
+        folder = str(PurePosixPath(self.plan.python[0]).parent)
+        return json.dumps({"arguments": arguments, "seed": secrets.token_hex(6), "folder": folder}).encode()
+
+
+def _any_failed(results: Results) -> bool:
+    return any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in results.values())
 
 
 def _script_command(command: str | None, path: str, task: Task) -> str:
@@ -275,9 +280,10 @@ class BoxResult:
         if step.tap.seen and (reason := step.tap.trouble()):
             return reason
         results = self._results(step)
-        failed = any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in results.values())
-        if step.code != 0 and results and not failed:
+        if step.code != 0 and results and not _any_failed(results):
             return f"exit code {step.code} although no test failed"
+        if _any_failed(step.tap.results) and not _any_failed(results):
+            return "tests that failed by what they printed did not by results.xml"
         return None
 
     @staticmethod
@@ -290,10 +296,11 @@ class BoxResult:
             return f"the tests ended their own process, with exit code {step.code}"
         if step.status != step.code:
             return f"pytest ended with {step.status}, its process with {step.code}"
-        failed = any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in step.results.values())
         if step.status not in (0, 1) and step.results:
             return f"pytest did not come to its end (status {step.status})"
-        return "pytest counts failures, but told of none" if step.status == 1 and not failed else None
+        return (
+            "pytest counts failures, but told of none" if step.status == 1 and not _any_failed(step.results) else None
+        )
 
     def _trouble(self, step: Step) -> str | None:
         """Why a step ran no tests."""
