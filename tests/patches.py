@@ -1,6 +1,6 @@
 """Patches made from edits, and a scorer to try them on.
 
-An edit is a function that changes a copy of the task's source; git makes the patch from what it left, just as for a run.
+An edit is a function that changes a copy of the task's source; git makes the patch from what it left, as for a run.
 """
 
 import itertools
