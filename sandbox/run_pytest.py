@@ -76,7 +76,7 @@ def main():
         os.environ["PYTHONPATH"] = os.environ.pop("ROLLOUTS_PYTHONPATH")
     del sys.argv[1:]
     tell("runner", pytest=pytest.__version__)
-    check = FailureCheck(settings["seed"])
+    check = FailureCheck(settings["seed"], settings["folder"])
     try:
         status = int(pytest.main(settings["arguments"] + [check.path], plugins=[Teller(tell), check]))
         tell("finished", status=status, must_fail=check.failed, of=MUST_FAIL_COUNT)
@@ -117,12 +117,15 @@ class FailureCheck:
     """Runs tests that must fail, in the session of the real ones but after them, and counts those that do.
 
     They are collected with the others and taken out of the list before anyone else sees it; nothing about them is
-    reported anywhere.
+    reported anywhere. By their ids they lie in the task's own folder of tests, `beside`: what passes every test there
+    passes them too.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, beside):
         self.folder = tempfile.mkdtemp()
-        self.path = os.path.join(self.folder, f"test_{seed}.py")
+        self.name = os.path.join(beside, f"test_{seed}.py")
+        self.path = os.path.join(self.folder, self.name)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
         number = int(seed, 16)
         with open(self.path, "w") as file:
             file.write(MUST_FAIL.replace("{0}", str(number)).replace("{1}", str(number + 1)))
@@ -131,9 +134,10 @@ class FailureCheck:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
-        name = os.path.basename(self.path)
-        self.items = [item for item in items if item.location[0].endswith(name) or name in item.nodeid]
+        self.items = [item for item in items if os.path.basename(self.path) in item.nodeid]
         items[:] = [item for item in items if item not in self.items]
+        for item in self.items:
+            item._nodeid = self.name + item.nodeid[item.nodeid.index("::") :]
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtestloop(self):

@@ -110,7 +110,7 @@ class Scorer:
         observed, seconds = Observed(), 0.0
         metrics: Mapping[str, object] = {}
         if not plan.is_empty or task.evaluation.metrics or task.part("evaluate.py") or task.part("evaluate.sh"):
-            ended = self._box(task, start, tree, patch, plan, place)
+            ended = self._box(task, tree, patch, plan, place)
             observed, seconds = ended.observed(), ended.ended.duration_s
             metrics = _metrics(ended, notes)
         if observed.trouble is not None:
@@ -120,7 +120,7 @@ class Scorer:
             notes.append(f"{observed.trouble}; without this patch it is not so")
         return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
 
-    def _box(self, task: Task, start: Start, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
+    def _box(self, task: Task, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
         image = self._preparation.scoring_image(task, place.log)
         with self._lock:
             self._jobs += 1
@@ -129,7 +129,6 @@ class Scorer:
             task=task,
             image=image,
             limits=self._benchmark.limits,
-            start=start,
             tree=tree,
             patch=patch,
             plan=plan,
@@ -162,7 +161,7 @@ class Scorer:
             return
         tree = scored_tree(task, start, changes, plan.python)
         quiet = replace(place, run_id=f"{place.run_id}.reference", log=lambda data: None)
-        self._references[task.digest] = self._box(task, start, tree, patch, plan, quiet).observed().trouble
+        self._references[task.digest] = self._box(task, tree, patch, plan, quiet).observed().trouble
 
     def _judged(
         self,

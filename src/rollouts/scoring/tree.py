@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from rollouts.scoring.bending import TEST_FOLDERS, Flag, always_undone, has_pytest_settings, worth_telling
+from rollouts.scoring.bending import (
+    TEST_FOLDERS,
+    Flag,
+    always_undone,
+    has_pytest_settings,
+    settings_changed,
+    with_settings_of,
+    worth_telling,
+)
 from rollouts.scoring.patch import EXECUTABLE, LINK, PLAIN, Changes, Content, Start
 from rollouts.tasks import Task
 
@@ -29,13 +37,13 @@ class ScoredTree:
     changes: Changes
     flags: tuple[Flag, ...]
     empty_folders: tuple[str, ...]
-    """Folders of the start in which nothing is left, the deepest first."""
+    """Folders of the start in which git knows of nothing any more, the deepest first."""
     pytest_config: str | None = None
     """Where the settings are that pytest must use; a patch may bring files of the same name elsewhere."""
 
-    def removals(self, start: Start) -> bytes:
-        """Every file of the start that goes or is written anew, for `xargs -0 rm`."""
-        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes if path in start)
+    def removals(self) -> bytes:
+        """Everything that goes or is written anew, for `xargs -0 rm`; the box may have more there than git knows."""
+        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes)
 
     def folders(self) -> bytes:
         """For `xargs -0 rmdir`."""
@@ -88,7 +96,7 @@ def expected_files(task: Task) -> list[str]:
 
 def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable[str] = ()) -> ScoredTree:
     """Put back what bends the verdict, add the hidden tests. `config_for`: files that our own pytest will be given."""
-    tests = test_files(task)
+    tests, own_pytest = test_files(task), list(config_for)
     protection = _Protection(task, start, tests)
     before = start.read(*changes)
     kept: Changes = {}
@@ -98,11 +106,17 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
         if kind is not None:
             flags.append(Flag(kind, path, "put back" if path in start or path in tests else "removed"))
             continue
+        if content is not None and not own_pytest and (flag := _used_settings(path, content, before.get(path))):
+            flags.append(flag)
+            mended = with_settings_of(path, before.get(path), content.data)
+            if mended is None:
+                continue
+            content = Content(content.mode, mended)
         kept[path] = content
         if content is not None:
             flags += _told(path, content, before.get(path), task)
     _settle(start, kept, flags)
-    config = _own_config(start, tests, config_for)
+    config = _own_config(start, tests, own_pytest)
     for path, content in (*tests.items(), *config.items()):
         _make_room(start, kept, path)
         kept[path] = content
@@ -118,7 +132,7 @@ class _Protection:
     """What a patch may not change."""
 
     def __init__(self, task: Task, start: Start, tests: Iterable[str]) -> None:
-        self._start = start
+        self._start, self._top = start, _top(task)
         self._patterns = task.evaluation.protected_paths
         self._tests = {*tests, *expected_files(task)}
         self._folders = {folder for path in self._tests if (folder := _test_folder(path))}
@@ -129,7 +143,12 @@ class _Protection:
             return "protected_path"
         if path in self._tests or any(path == folder or path.startswith(f"{folder}/") for folder in self._folders):
             return "test_file"
-        return always_undone(path, path not in self._start)
+        return always_undone(path.removeprefix(self._top), path not in self._start)
+
+
+def _top(task: Task) -> str:
+    """Where tests are run, and so where imports begin."""
+    return f"{task.repo.subdir}/" if task.repo.subdir else ""
 
 
 def _test_folder(path: str) -> str | None:
@@ -147,13 +166,21 @@ def _matches(path: str, pattern: str) -> bool:
     return path == bare or path.startswith(f"{bare}/") or fnmatchcase(path, bare) or fnmatchcase(path, f"{bare}/*")
 
 
+def _used_settings(path: str, content: Content, before: bytes | None) -> Flag | None:
+    """Settings of a runner that the task's own command starts, and that reads them."""
+    if not settings_changed(path, before, None if content.mode == LINK else content.data):
+        return None
+    return Flag("runner_config", path, "put back" if before is not None else "removed", "settings of the test runner")
+
+
 def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iterator[Flag]:
     if content.mode == LINK:
         target = content.data.decode(errors="replace")
         if target.startswith("/") or ".." in PurePosixPath(target).parts:
             yield Flag("link", path, "kept", f"leads to {target}")
         return
-    for kind, detail in worth_telling(path, content.mode == EXECUTABLE, before, content.data):
+    inner = path.removeprefix(_top(task))
+    for kind, detail in worth_telling(inner, content.mode == EXECUTABLE, before, content.data):
         if kind == "runner_config" and "make" in detail and "make" not in (task.evaluation.command or ""):
             continue
         yield Flag(kind, path, "kept", detail)
