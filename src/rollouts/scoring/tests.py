@@ -115,6 +115,8 @@ class Reader:
         if not self.steps:
             return
         step = self.steps[-1]
+        if step.code is not None:
+            return  # it has ended, and nothing that comes now can change how
         if kind == "end":
             code = rest.rpartition(" ")[2]
             step.code = int(code) if code.isascii() and code.isdigit() else -1
