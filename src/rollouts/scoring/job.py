@@ -190,7 +190,7 @@ class BoxResult:
         setup = self._step("setup")
         tests = [step for step in self.steps if step.name == "pytest" or step.name.startswith(("tests", "script"))]
         planned = bool(self.plan.python) + (len(self.plan.scripts) or bool(self.plan.command))
-        if self.ended.ended is Ended.TIMEOUT and (len(tests) < planned or tests[-1].code is None):
+        if self.ended.ended is Ended.TIMEOUT and (len(tests) < planned or any(step.code is None for step in tests)):
             return Observed(results=self._merged(tests)[0], timed_out=True)
         tree = self._step("tree")
         if tree is None or tree.code != 0:
