@@ -152,7 +152,7 @@ def _script_command(command: str | None, path: str, task: Task) -> str:
         starter = {
             ".sh": "sh ",
             ".bash": "bash ",
-            ".py": "${ROLLOUTS_PYTHON:-python3} ",
+            ".py": '"${ROLLOUTS_PYTHON:-python3}" ',
             ".js": "node ",
             ".mjs": "node ",
         }
