@@ -305,6 +305,6 @@ class BoxResult:
             return f"pytest ran no test (status {step.status})" if not step.results else None
         if step.code in _NOT_FOUND and not step.tap.seen and self._junit() is None:
             return f"the test command could not be run (exit code {step.code})"
-        if self._lists_ids() and not self._results(step):
+        if not self._results(step):
             return f"the test command told of no test (exit code {step.code})"
         return None
