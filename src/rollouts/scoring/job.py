@@ -10,6 +10,7 @@ from typing import Any
 
 from rollouts.backends.base import Backend, Ended, Image, Job, JobResult, LogSink, sandbox_file
 from rollouts.config import Limits
+from rollouts.errors import JobCancelled
 from rollouts.scoring.patch import Start
 from rollouts.scoring.rubric import Observed
 from rollouts.scoring.tests import Reader, Results, Step, TestStatus, add, last_object, read_junit
@@ -103,6 +104,9 @@ class ScoringBox:
         )
         ended = backend.run(job, log)
         reader.close()
+        if ended.ended is Ended.CANCELLED:  # says nothing about the patch
+            ended.free()
+            raise JobCancelled
         return BoxResult(self.plan, self.task, tuple(reader.steps), ended)
 
     def _files(self, repo: str, inputs: str) -> Mapping[str, bytes]:
