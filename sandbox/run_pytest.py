@@ -71,7 +71,9 @@ def main():
         os.environ["PYTHONPATH"] = os.environ.pop("ROLLOUTS_PYTHONPATH")
     del sys.argv[1:]
     tell("runner", pytest=pytest.__version__)
-    status = int(pytest.main(settings["arguments"], plugins=[Teller(tell)]))
+    teller = Teller(tell)
+    status = int(pytest.main(settings["arguments"], plugins=[teller]))
+    teller.tell_the_rest()
     tell("finished", status=status, must_fail=check_failures(pytest, settings["seed"]), of=MUST_FAIL_COUNT)
     return status
 
@@ -108,6 +110,10 @@ class Teller:
     def __init__(self, tell):
         self.tell = tell
         self.results = {}
+        self.waiting = {}
+
+    def pytest_collection_finish(self, session):
+        self.waiting = {item.nodeid: None for item in session.items}
 
     def pytest_collectreport(self, report):
         if report.failed:
@@ -127,7 +133,13 @@ class Teller:
         self.results[report.nodeid] = status
 
     def pytest_runtest_logfinish(self, nodeid):
+        self.waiting.pop(nodeid, None)
         self.tell("test", id=nodeid, status=self.results.pop(nodeid, None) or "error")
+
+    def tell_the_rest(self):
+        """Tests that something ended before they did: `pytest.exit` may even say that all is well."""
+        for nodeid in self.waiting:
+            self.tell("test", id=nodeid, status="error")
 
 
 class Counter:
