@@ -244,8 +244,12 @@ SAID = b"@ begin tree\n@ end tree 0\n@ begin tests\nnot ok 1 - a\n@ end tests 1\
 
 def test_a_box_is_alone_and_its_word_is_secret(tmp_path: Path) -> None:
     backend, log = FakeBackend(SAID), list[bytes]()
+
+    def keep(data: bytes) -> None:
+        log.append(data)
+
     scored = scoring_box(tmp_path, command="make test", timeout_s=7.0)
-    result = scored.run(cast(Backend, backend), log.append)
+    result = scored.run(cast(Backend, backend), keep)
     assert result.observed() == Observed({"a": F})
     (job,) = backend.jobs
     assert (job.network, job.capture, job.timeout_s, backend.freed) == ("none", False, 7.0, 0)
@@ -253,7 +257,7 @@ def test_a_box_is_alone_and_its_word_is_secret(tmp_path: Path) -> None:
     assert len(job.secret) == 32
     assert job.secret not in repr((job.argv, job.env, job.files))
     assert b"".join(log) == b"not ok 1 - a\nlast words"
-    scored.run(cast(Backend, backend), log.append)
+    scored.run(cast(Backend, backend), keep)
     assert backend.jobs[1].secret != job.secret
 
 
