@@ -81,6 +81,11 @@ class Case(unittest.TestCase):
     def test_left_out(self): pass
     @unittest.expectedFailure
     def test_expected(self): self.fail()
+    def test_parts(self):
+        for number in range(3):
+            with self.subTest(number=number): self.assertNotEqual(number, 1)
+    def test_part_left_out(self):
+        with self.subTest(): self.skipTest("x")
 """
 
 
@@ -93,6 +98,7 @@ def test_each_tests_result_is_told(tmp_path: Path) -> None:
             "test_marked": S, "test_xfails": Status.XFAILED, "test_xpasses": Status.XPASSED, "test_strict": F,
             "test_param[a]": P, "test_param[\\xe9]": P, "test_param[c d]": F, "TestClass::test_method": P,
             "Case::test_case": F, "Case::test_left_out": S, "Case::test_expected": Status.XFAILED,
+            "Case::test_parts": F, "Case::test_part_left_out": S,
         }.items()
     }  # fmt: skip
     assert (ran.code, ran.step.status, ran.step.runner, ran.step.bent) == (1, 1, True, None)

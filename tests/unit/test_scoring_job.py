@@ -337,7 +337,9 @@ def test_a_doubt_about_pytest(step: Step, doubt: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_trouble_of_the_box_or_of_pytest(steps: list[Step], trouble: str, tmp_path: Path) -> None:
-    assert box(tmp_path, PYTEST, *steps).observed().trouble == trouble
+    observed = box(tmp_path, PYTEST, *steps).observed()
+    assert observed.trouble == trouble
+    assert not observed.bent
 
 
 def test_a_box_that_ended_early_is_not_believed(tmp_path: Path) -> None:
