@@ -78,10 +78,24 @@ def main():
     arguments = settings["arguments"]
     if has_xdist:
         arguments.append("-n0")  # one process, whatever the task's settings say: only there can failures be checked
+    teller = Teller(tell)
     files, check = FileCheck(settings["files"]), FailureCheck(settings["folder"], settings["seed"])
-    status = int(pytest.main([*arguments, check.path], plugins=[Teller(tell), files, check]))
+    status = int(pytest.main([*arguments, check.path], plugins=[teller, files, check]))
     check.remove()
+    teller.tell_the_rest()
     tell("finished", status=status, must_fail=len(check.items), passed=check.passed, changed=files.changed)
+    return status
+
+
+def combined(status, report):
+    """A test's status so far, with one more of its reports: setup, call and teardown."""
+    if report.failed:
+        return "failed" if report.when == "call" else "error"
+    if status is None or status == "passed":
+        if report.skipped:
+            return "xfailed" if hasattr(report, "wasxfail") else "skipped"
+        if report.when == "call":
+            return "xpassed" if hasattr(report, "wasxfail") else "passed"
     return status
 
 
@@ -91,6 +105,10 @@ class Teller:
     def __init__(self, tell):
         self.tell = tell
         self.results = {}
+        self.waiting = {}
+
+    def pytest_collection_finish(self, session):
+        self.waiting = {item.nodeid: None for item in session.items}
 
     def pytest_collectreport(self, report):
         if report.failed:
@@ -99,18 +117,16 @@ class Teller:
             self.tell("test", id=report.nodeid, status="skipped")
 
     def pytest_runtest_logreport(self, report):
-        status = self.results.get(report.nodeid)
-        if report.failed:
-            status = "failed" if report.when == "call" else "error"
-        elif status is None or status == "passed":
-            if report.skipped:
-                status = "xfailed" if hasattr(report, "wasxfail") else "skipped"
-            elif report.when == "call":
-                status = "xpassed" if hasattr(report, "wasxfail") else "passed"
-        self.results[report.nodeid] = status
+        self.results[report.nodeid] = combined(self.results.get(report.nodeid), report)
 
     def pytest_runtest_logfinish(self, nodeid):
+        self.waiting.pop(nodeid, None)
         self.tell("test", id=nodeid, status=self.results.pop(nodeid, None) or "error")
+
+    def tell_the_rest(self):
+        """Tests that something ended before they did: `pytest.exit` may even say that all is well."""
+        for nodeid in self.waiting:
+            self.tell("test", id=nodeid, status="error")
 
 
 class FileCheck:
@@ -159,8 +175,10 @@ class FailureCheck:
     def pytest_runtestloop(self):
         yield
         for item in self.items:
-            reports = runtestprotocol(item, log=False, nextitem=None)
-            self.passed += all(report.passed for report in reports)
+            status = None
+            for report in runtestprotocol(item, log=False, nextitem=None):
+                status = combined(status, report)
+            self.passed += status in ("passed", "xpassed")
 
     def remove(self):
         if os.path.lexists(self.path):

@@ -157,6 +157,7 @@ IN_THE_WAY: dict[str, Changes] = {
     "a folder where a hidden test will be": {"tests/test_hidden.py/deep/x": plain("x\n")},
     "a link over a protected folder": {"docs/a.md": None, "docs/deep/b.md": None, "docs": link("/etc")},
     "a file over a folder with a conftest": {"pkg/mod.py": None, "pkg/conftest.py": None, "pkg": plain("x\n")},
+    "a folder where a conftest was": {"pkg/conftest.py": None, "pkg/conftest.py/x": plain("x\n")},
     "a link where a hidden folder will be": {"tests/data": link("/etc")},
 }
 
@@ -290,6 +291,12 @@ def test_folders_in_which_nothing_is_left_go(tmp_path: Path) -> None:
     assert tree.empty_folders == ("docs/deep", "docs", "spec")
     assert boxed(base, tree, tmp_path) == base.after(tree.changes)
     assert not (tmp_path / "box/repo/docs").exists()
+
+
+def test_what_is_written_anew_is_removed_first(base: Base) -> None:
+    """A tar may write through a link, or keep an old file's mode."""
+    tree = tree_of(base, {"calc.py": link("pkg/mod.py"), "pkg/mod.py": None, "new": plain("x\n")})
+    assert tree.removals().startswith(b"calc.py\0pkg/mod.py\0new\0")
 
 
 def test_an_empty_folder_that_git_does_not_know_is_no_trouble(tmp_path: Path) -> None:

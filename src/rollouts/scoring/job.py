@@ -10,6 +10,7 @@ from typing import Any
 
 from rollouts.backends.base import Backend, Ended, Image, Job, JobResult, LogSink, sandbox_file
 from rollouts.config import Limits
+from rollouts.errors import JobCancelled
 from rollouts.scoring.rubric import Observed
 from rollouts.scoring.tests import Reader, Results, Step, TestStatus, add, last_object, read_junit
 from rollouts.scoring.tree import ScoredTree, expected_files, test_files
@@ -47,7 +48,7 @@ def plan_tests(task: Task) -> TestPlan:
         return TestPlan(command=evaluation.command)
     hidden = [path for path in test_files(task) if _is_pytest(path)]
     python = [path for path in dict.fromkeys((*scripts, *expected_files(task))) if path.endswith(".py")]
-    own = [path for path in python if _is_pytest(path)]
+    own = [path for path in python if _is_pytest(path) or path not in scripts]  # whatever its name, an id names it
     others = [path for path in scripts if path not in own]
     if not own and not others:
         own = hidden or (["."] if evaluation.fail_to_pass or evaluation.pass_to_pass else [])
@@ -101,6 +102,9 @@ class ScoringBox:
         )
         ended = backend.run(job, log)
         reader.close()
+        if ended.ended is Ended.CANCELLED:  # says nothing about the patch
+            ended.free()
+            raise JobCancelled
         return BoxResult(self.plan, self.task, tuple(reader.steps), ended)
 
     def _files(self, repo: str, inputs: str) -> Mapping[str, bytes]:
@@ -156,7 +160,7 @@ def _script_command(command: str | None, path: str, task: Task) -> str:
         starter = {
             ".sh": "sh ",
             ".bash": "bash ",
-            ".py": "${ROLLOUTS_PYTHON:-python3} ",
+            ".py": '"${ROLLOUTS_PYTHON:-python3}" ',
             ".js": "node ",
             ".mjs": "node ",
         }
@@ -194,7 +198,7 @@ class BoxResult:
         setup = self._step("setup")
         tests = [step for step in self.steps if step.name == "pytest" or step.name.startswith(("tests", "script"))]
         planned = bool(self.plan.python) + (len(self.plan.scripts) or bool(self.plan.command))
-        if self.ended.ended is Ended.TIMEOUT and (len(tests) < planned or tests[-1].code is None):
+        if self.ended.ended is Ended.TIMEOUT and (len(tests) < planned or any(step.code is None for step in tests)):
             return Observed(results=self._merged(tests)[0], timed_out=True)
         tree = self._step("tree")
         if tree is None or tree.code != 0:
@@ -311,6 +315,6 @@ class BoxResult:
             return f"pytest ran no test (status {step.status})" if not step.results else None
         if step.code in _NOT_FOUND and not step.tap.seen and self._junit() is None:
             return f"the test command could not be run (exit code {step.code})"
-        if self._lists_ids() and not self._results(step):
+        if not self._results(step):
             return f"the test command told of no test (exit code {step.code})"
         return None
