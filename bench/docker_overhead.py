@@ -40,7 +40,7 @@ def measure(quick: bool) -> list[Row]:
             pairs = alternate(ours, bare, 2 if quick else 6)
             rows += [
                 wall_ratio(f"docker, parallel {parallel}: run / bare", pairs, runs, RATIO_BOUND),
-                _cpu_row(f"docker, parallel {parallel}: our CPU per run", pairs, runs),
+                cpu_row(f"docker, parallel {parallel}: our CPU per run", pairs, runs),
             ]
     return rows
 
@@ -57,13 +57,18 @@ def why_not() -> str | None:
 
 def run_product(folder: Path, runs: int, parallel: int) -> Cost:
     """One batch of no-op runs, from its file to the last container's removal."""
-    return timed(partial(_run_batch, write_config(folder, runs), DataRoot(folder / "data"), parallel))
+    return timed(partial(run_batch_of, folder, "nop", runs, parallel))
 
 
-def write_config(folder: Path, runs: int) -> Path:
-    """A benchmark of that many runs of an agent that does nothing, on a sample task."""
-    config = folder / "noop.toml"
-    config.write_text(f'agent = "nop"\n[[tasks]]\nprepared_dir = "{SAMPLE_TASK}"\nrollouts = {runs}\n')
+def run_batch_of(folder: Path, agent: str, runs: int, parallel: int) -> None:
+    """The same for any agent that needs no model; the benchmark's name is the agent's."""
+    _run_batch(write_config(folder, runs, agent), DataRoot(folder / "data"), parallel)
+
+
+def write_config(folder: Path, runs: int, agent: str = "nop") -> Path:
+    """A benchmark of that many runs on a sample task."""
+    config = folder / f"{agent}.toml"
+    config.write_text(f'agent = "{agent}"\n[[tasks]]\nprepared_dir = "{SAMPLE_TASK}"\nrollouts = {runs}\n')
     return config
 
 
@@ -107,6 +112,7 @@ def _run_container(api: docker.APIClient, config: ContainerConfig) -> None:
     api.remove_container(container, v=True, force=True)
 
 
-def _cpu_row(name: str, pairs: Pairs, runs: int) -> Row:
+def cpu_row(name: str, pairs: Pairs, runs: int) -> Row:
+    """What one run costs this process and its children."""
     ours, bare = (median(cost.cpu_s for cost in side) / runs for side in zip(*pairs, strict=True))
     return Row(name, ours, "s", f"bare {bare:.3f} s", CPU_BOUND_S)

@@ -15,6 +15,7 @@ import client_memory
 import docker_overhead
 import help_time
 import plan_cost
+import scoring_overhead
 from measure import Row, fsync_ms
 
 
@@ -27,6 +28,7 @@ class Part(NamedTuple):
 
 PARTS = {
     "docker": Part(docker_overhead.measure, docker_overhead.why_not),
+    "scoring": Part(scoring_overhead.measure, docker_overhead.why_not),
     "memory": Part(client_memory.measure),
     "help": Part(help_time.measure),
     "plan": Part(plan_cost.measure),

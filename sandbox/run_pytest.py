@@ -9,11 +9,21 @@ Afterwards tests that must fail are run in the same process. If one of them pass
 tests pass, and none of the results counts. Works with Python 3.7 and pytest 6 or newer.
 """
 
+import difflib  # noqa: F401 - pytest imports these two only when it needs them, and then the repository could come first
 import json
 import os
+import shutil
 import sys
+import tempfile
+import unittest  # noqa: F401
 
 NO_PYTEST = 97
+try:
+    import pytest
+    from _pytest.runner import runtestprotocol
+except ImportError:
+    sys.exit(NO_PYTEST)
+
 MUST_FAIL = """
 import unittest
 
@@ -54,52 +64,25 @@ def main():
     os.dup2(2, 1)
     with open(sys.argv[1]) as file:
         settings = json.load(file)
-    try:
-        import pytest
-    except ImportError:
-        return NO_PYTEST
-    preload()
 
     def tell(kind, **fields):
         line = f"\n{word} {kind} {json.dumps(fields)}\n"
         os.write(stream, line.encode("utf-8", "backslashreplace"))
 
-    sys.path[:0] = [os.getcwd()] + [
+    sys.path[:1] = [os.getcwd()] + [
         path for path in os.environ.get("ROLLOUTS_PYTHONPATH", "").split(os.pathsep) if path
     ]
     if os.environ.get("ROLLOUTS_PYTHONPATH"):
         os.environ["PYTHONPATH"] = os.environ.pop("ROLLOUTS_PYTHONPATH")
     del sys.argv[1:]
     tell("runner", pytest=pytest.__version__)
-    status = int(pytest.main(settings["arguments"], plugins=[Teller(tell)]))
-    tell("finished", status=status, must_fail=check_failures(pytest, settings["seed"]), of=MUST_FAIL_COUNT)
+    check = FailureCheck(settings["seed"], settings["folder"])
+    try:
+        status = int(pytest.main(settings["arguments"] + [check.path], plugins=[Teller(tell), check]))
+        tell("finished", status=status, must_fail=check.failed, of=MUST_FAIL_COUNT)
+    finally:
+        check.remove()
     return status
-
-
-def preload():
-    """Import what pytest would import later, when the repository's own modules could come first."""
-    import importlib
-    import pkgutil
-
-    import _pytest
-
-    for module in pkgutil.iter_modules(_pytest.__path__):
-        try:
-            importlib.import_module("_pytest." + module.name)
-        except ImportError:  # a part for another system
-            continue
-    for name in (
-        "unittest.mock",
-        "unittest.case",
-        "doctest",
-        "difflib",
-        "pdb",
-        "traceback",
-        "tempfile",
-        "shutil",
-        "xml.sax",
-    ):
-        importlib.import_module(name)
 
 
 class Teller:
@@ -130,33 +113,41 @@ class Teller:
         self.tell("test", id=nodeid, status=self.results.pop(nodeid, None) or "error")
 
 
-class Counter:
-    """Counts tests that fail."""
+class FailureCheck:
+    """Runs tests that must fail, in the session of the real ones but after them, and counts those that do.
 
-    def __init__(self):
+    They are collected with the others and taken out of the list before anyone else sees it; nothing about them is
+    reported anywhere. By their ids they lie in the task's own folder of tests, `beside`: what passes every test there
+    passes them too.
+    """
+
+    def __init__(self, seed, beside):
+        self.folder = tempfile.mkdtemp()
+        self.name = os.path.join(beside, f"test_{seed}.py")
+        self.path = os.path.join(self.folder, self.name)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        number = int(seed, 16)
+        with open(self.path, "w") as file:
+            file.write(MUST_FAIL.replace("{0}", str(number)).replace("{1}", str(number + 1)))
+        self.items = []
         self.failed = 0
 
-    def pytest_runtest_logreport(self, report):
-        self.failed += report.failed and report.when == "call"
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        self.items = [item for item in items if os.path.basename(self.path) in item.nodeid]
+        items[:] = [item for item in items if item not in self.items]
+        for item in self.items:
+            item._nodeid = self.name + item.nodeid[item.nodeid.index("::") :]
 
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtestloop(self):
+        yield
+        for item in self.items:
+            reports = runtestprotocol(item, log=False, nextitem=None)
+            self.failed += any(report.when == "call" and report.failed for report in reports)
 
-def check_failures(pytest, seed):
-    """How many of the tests that must fail do."""
-    import shutil
-    import tempfile
-
-    folder = tempfile.mkdtemp()
-    path = os.path.join(folder, f"test_{seed}.py")
-    with open(path, "w") as file:
-        file.write(MUST_FAIL.replace("{0}", str(int(seed, 16))).replace("{1}", str(int(seed, 16) + 1)))
-    settings = os.path.join(folder, "own.ini")
-    with open(settings, "w") as file:
-        file.write("[pytest]\n")
-    counter = Counter()
-    quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest", "-c", settings, "--rootdir", folder, path]
-    pytest.main(quiet, plugins=[counter])
-    shutil.rmtree(folder, ignore_errors=True)
-    return counter.failed
+    def remove(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

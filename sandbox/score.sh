@@ -17,8 +17,9 @@ say() { printf '\n%s %s\n' "$word" "$*"; }
 say "begin tree"
 (
     cd "$repo" || exit 1
-    if [ -s "$in/removals" ]; then xargs -0 rm -f -- <"$in/removals" || exit 1; fi
-    if [ -s "$in/folders" ]; then xargs -0 rmdir -- <"$in/folders" || exit 1; fi
+    if [ -s "$in/removals" ]; then xargs -0 rm -rf -- <"$in/removals" || exit 1; fi
+    # A folder stays when something is left in it that git does not know of, like another, empty folder.
+    if [ -s "$in/folders" ]; then xargs -0 rmdir -- <"$in/folders" 2>/dev/null; fi
     tar -xf "$in/tree.tar" || exit 1
 ) >&2
 code=$?

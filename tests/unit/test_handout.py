@@ -213,3 +213,12 @@ def test_no_input_raises_or_writes_elsewhere(pieces: list[bytes], tmp_path_facto
     assert len(b"".join(box.stray)) <= sum(len(marked(piece)) for piece in pieces)
     written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert written <= {f"out/{name}" for name in handout_module.NAMES}
+
+
+@pytest.mark.parametrize("cut", [5000, 5001, 5002])
+def test_the_line_behind_a_very_long_one_is_a_line_of_its_own(cut: int, tmp_path: Path) -> None:
+    box = Box(tmp_path / "out")
+    data = b"x" * 5000 + b"\n\nok 1 - a\n"
+    box.handout.feed(data[:cut])
+    box.handout.feed(data[cut:])
+    assert b"".join(box.stray).split(b"\n", 1)[1].strip() == b"ok 1 - a"

@@ -40,6 +40,8 @@ class Handout:
     files: dict[str, Path] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _buffer: bytearray = field(default_factory=bytearray)
+    _inside: bool = False
+    """The last line was too long to wait for its end, so what comes next is more of it."""
     _open: BinaryIO | None = None
     _left: int = 0
     _total: int = 0
@@ -55,7 +57,11 @@ class Handout:
             if not newline and len(line) <= LONGEST_LINE:
                 return
             self._buffer = rest
-            self._take_line(bytes(line + newline))
+            if self._inside:
+                self.stray(bytes(line + newline))
+            else:
+                self._take_line(bytes(line + newline))
+            self._inside = not newline
         if self.broken or self.done:
             self._buffer.clear()
 

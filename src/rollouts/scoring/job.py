@@ -10,10 +10,9 @@ from typing import Any
 
 from rollouts.backends.base import Backend, Ended, Image, Job, JobResult, LogSink, sandbox_file
 from rollouts.config import Limits
-from rollouts.scoring.patch import Start
 from rollouts.scoring.rubric import Observed
 from rollouts.scoring.tests import Reader, Results, Step, TestStatus, add, last_object, read_junit
-from rollouts.scoring.tree import ScoredTree, expected_files, pytest_config, test_files
+from rollouts.scoring.tree import ScoredTree, expected_files, test_files
 from rollouts.tasks import Task
 
 _NOT_FOUND = (126, 127)
@@ -67,7 +66,6 @@ class ScoringBox:
     task: Task
     image: Image
     limits: Limits
-    start: Start
     tree: ScoredTree
     patch: bytes
     plan: TestPlan
@@ -108,7 +106,7 @@ class ScoringBox:
     def _files(self, repo: str, inputs: str) -> Mapping[str, bytes]:
         files = {
             "score.sh": sandbox_file("score.sh").read_bytes(),
-            "removals": self.tree.removals(self.start),
+            "removals": self.tree.removals(),
             "folders": self.tree.folders(),
             "tree.tar": self.tree.archive(),
             "diff.patch": self.patch,
@@ -136,11 +134,16 @@ class ScoringBox:
         return [*steps, ("metrics", metrics)] if metrics else steps
 
     def _pytest_settings(self, repo: str) -> bytes:
-        config = pytest_config(self.tree)
+        config = self.tree.pytest_config
         own = ["-c", f"{repo}/{config}"] if config else []
         paths = [repo if path == "." else f"{repo}/{path}" for path in self.plan.python]
         arguments = [*_PYTEST_OPTIONS, "--rootdir", repo, *own, *paths]
-        return json.dumps({"arguments": arguments, "seed": secrets.token_hex(6)}).encode()
+        folder = str(PurePosixPath(self.plan.python[0]).parent)
+        return json.dumps({"arguments": arguments, "seed": secrets.token_hex(6), "folder": folder}).encode()
+
+
+def _any_failed(results: Results) -> bool:
+    return any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in results.values())
 
 
 def _script_command(command: str | None, path: str, task: Task) -> str:
@@ -277,9 +280,10 @@ class BoxResult:
         if step.tap.seen and (reason := step.tap.trouble()):
             return reason
         results = self._results(step)
-        failed = any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in results.values())
-        if step.code != 0 and results and not failed:
+        if step.code != 0 and results and not _any_failed(results):
             return f"exit code {step.code} although no test failed"
+        if _any_failed(step.tap.results) and not _any_failed(results):
+            return "tests that failed by what they printed did not by results.xml"
         return None
 
     @staticmethod
@@ -292,10 +296,11 @@ class BoxResult:
             return f"the tests ended their own process, with exit code {step.code}"
         if step.status != step.code:
             return f"pytest ended with {step.status}, its process with {step.code}"
-        failed = any(status in (TestStatus.FAILED, TestStatus.ERROR) for status in step.results.values())
         if step.status not in (0, 1) and step.results:
             return f"pytest did not come to its end (status {step.status})"
-        return "pytest counts failures, but told of none" if step.status == 1 and not failed else None
+        return (
+            "pytest counts failures, but told of none" if step.status == 1 and not _any_failed(step.results) else None
+        )
 
     def _trouble(self, step: Step) -> str | None:
         """Why a step ran no tests."""

@@ -5,6 +5,7 @@ files that are different, and their contents.
 """
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ LINK = 0o120000
 EXECUTABLE = 0o100755
 PLAIN = 0o100644
 _KINDS = (PLAIN, EXECUTABLE, LINK)
+_HEADER = re.compile(rb"^(?:diff --git |--- )[^\n]*", re.MULTILINE)
 _SETTINGS = ("-c", "apply.whitespace=nowarn", "-c", "core.quotePath=false")
 
 
@@ -74,7 +76,7 @@ class Start:
 
     def apply(self, patch: bytes) -> Applied:
         """The patch's changes; raises PatchRefused when no way of applying it works."""
-        refused = "git said nothing"
+        refused = None
         with tempfile.TemporaryDirectory(prefix="rollouts-patch-") as folder:
             scratch = Path(folder)
             (scratch / "objects").mkdir()
@@ -86,9 +88,9 @@ class Start:
                     return Applied(
                         self._with_own_line_ends(changes) if "--ignore-whitespace" in options else changes, how
                     )
-                if how == "git apply":
+                if refused is None:
                     refused = one_line(done.stderr.decode(errors="replace"))
-        raise PatchRefused(refused)
+        raise PatchRefused(refused or "git said nothing")
 
     def _git(self, *arguments: str, scratch: Path, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         environ = {
@@ -143,17 +145,27 @@ class Start:
 
 def _attempts(patch: bytes) -> Iterator[tuple[str, bytes, tuple[str, ...]]]:
     """Ways to apply it, from the strictest: what differs in line ends alone is no reason to refuse a fix."""
-    yield "git apply", patch, ()
-    yield "git apply --3way", patch, ("--3way",)
-    ended = patch if patch.endswith(b"\n") else patch + b"\n"
-    if ended != patch:
-        yield "with a final newline added", ended, ()
-    unix = ended.replace(b"\r\n", b"\n")
-    if unix != ended:
+    text, how = _completed(patch), "git apply"
+    if text != patch:
+        how = "with a final newline added"
+    header = _HEADER.search(text)
+    if header and header.group().endswith(b"\r"):  # then the whole text was converted, not only what it changes
+        text, how = text.replace(b"\r\n", b"\n"), "without its carriage returns"
+    yield how, text, ()
+    yield f"{how}, --3way" if how != "git apply" else "git apply --3way", text, ("--3way",)
+    yield "with its end mended", text.removesuffix(b"\n") + b"\n\n", ()  # who strips a patch takes a blank last line
+    unix = text.replace(b"\r\n", b"\n")
+    if unix != text:
         yield "without its carriage returns", unix, ()
-    yield "whatever its line ends", ended, ("--ignore-whitespace",)
-    if unix != ended:
+    yield "whatever its line ends", text, ("--ignore-whitespace",)
+    if unix != text:
         yield "whatever its line ends", unix, ("--ignore-whitespace",)
+
+
+def _completed(patch: bytes) -> bytes:
+    """With the final newline that copying may lose; a binary part has an empty line behind it, or git drops it."""
+    ended = patch if patch.endswith(b"\n") else patch + b"\n"
+    return ended + b"\n" if b"\nGIT binary patch" in ended and not ended.endswith(b"\n\n") else ended
 
 
 def _is_dos(data: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from rollouts.scoring.judge import Judgement
 from rollouts.scoring.tests import Results, TestStatus
@@ -35,16 +36,19 @@ def test_results(evaluation: Evaluation, observed: Observed) -> tuple[TestResult
     }
     seen = {test_id: status for test_id, status in sorted(observed.results.items()) if test_id not in expected}
     told = {test_id: observed.results.get(test_id, TestStatus.MISSING) for test_id in expected}
-    counting = told or seen
-    rubrics = _rubrics_of(evaluation, observed, counting)
+    covered = {_script_of(test_id, observed) for test_id in told}
+    beside = [test_id for test_id in seen if told and _script_of(test_id, observed) not in covered]
+    rubrics = _rubrics_of(evaluation, observed, told or seen, beside)
     return tuple(
         TestResult(test_id, status.value, expected.get(test_id), rubrics.get(test_id, ()))
         for test_id, status in {**told, **seen}.items()
     )
 
 
-def _rubrics_of(evaluation: Evaluation, observed: Observed, counting: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Which rubrics each counting test counts for."""
+def _rubrics_of(
+    evaluation: Evaluation, observed: Observed, counting: Iterable[str], beside: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Which rubrics each counting test counts for; `beside`: tests of scripts that no list says a word about."""
     by_script: dict[str, list[str]] = {}
     for script in evaluation.test_scripts:
         by_script.setdefault(script.path, []).append(script.rubric_id)
@@ -53,6 +57,8 @@ def _rubrics_of(evaluation: Evaluation, observed: Observed, counting: Iterable[s
     found = {test_id: by_script.get(_script_of(test_id, observed), []) for test_id in counting}
     if not any(found.values()):  # ids that name no file, as in TAP: they count for all that is judged by tests
         found = dict.fromkeys(found, everyone)
+    else:
+        found |= {test_id: by_script.get(_script_of(test_id, observed), []) for test_id in beside}
     return {test_id: tuple(dict.fromkeys(rubrics)) for test_id, rubrics in found.items()}
 
 
@@ -65,23 +71,22 @@ def rubric_scores(
     tests: Sequence[TestResult],
     judgements: Mapping[str, Judgement],
     *,
+    tested: bool,
     zero: bool = False,
 ) -> tuple[RubricScore, ...]:
-    """Each rubric's score. With `zero` no test earned any: there is no patch, or the results are not to be believed."""
+    """Each rubric's score. `tested`: the task has tests, whether or not they told of any.
+
+    With `zero` no test earned any: there is no patch, or the results are not to be believed.
+    """
     rubrics = evaluation.rubrics or (IMPLIED,)
     by_tests = {script.rubric_id for script in evaluation.test_scripts}
     by_tests |= {rubric_id for test in tests for rubric_id in test.rubrics}
-    if not evaluation.test_scripts and not judgements:
-        by_tests |= {rubric.id for rubric in rubrics} if has_tests(evaluation) else set()
+    if tested and not evaluation.test_scripts:
+        by_tests |= {rubric.id for rubric in rubrics}
     return tuple(
         _by_tests(rubric, tests, zero) if rubric.id in by_tests else _by_judge(rubric, judgements.get(rubric.id))
         for rubric in rubrics
     )
-
-
-def has_tests(evaluation: Evaluation) -> bool:
-    """Whether the description alone names tests; a `tests/` folder may bring more."""
-    return bool(evaluation.test_scripts or evaluation.command or evaluation.fail_to_pass or evaluation.pass_to_pass)
 
 
 def judged_rubrics(evaluation: Evaluation) -> tuple[Rubric, ...]:
@@ -109,12 +114,13 @@ def _by_judge(rubric: Rubric, judgement: Judgement | None) -> RubricScore:
 
 def total_of(rubrics: Sequence[RubricScore]) -> tuple[float | None, float]:
     """The weighted mean over what could be scored, and its share of all weight."""
-    scored = [(rubric.weight, rubric.score) for rubric in rubrics if rubric.score is not None]
-    weight = sum(weight for weight, _ in scored)
-    everything = sum(rubric.weight for rubric in rubrics)
+    scored = [(Fraction(rubric.weight), Fraction(rubric.score)) for rubric in rubrics if rubric.score is not None]
     if not scored:
         return None, 0.0
-    return round(sum(weight * score for weight, score in scored) / weight, 6), round(weight / everything, 6)
+    weight = sum(weight for weight, _ in scored)
+    everything = sum(Fraction(rubric.weight) for rubric in rubrics)
+    total = sum(weight * score for weight, score in scored) / weight
+    return round(float(total), 6), round(float(weight / everything), 6)
 
 
 def outcome_of(observed: Observed, tests: Sequence[TestResult]) -> Outcome:

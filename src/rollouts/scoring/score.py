@@ -97,7 +97,8 @@ class Scorer:
         """A verdict without a box: nothing was earned."""
         earned = Judgement(0.0, why, (), None)
         judgements = {rubric.id: earned for rubric in judged_rubrics(task.evaluation)} if self._judge else {}
-        rubrics = rubric_scores(task.evaluation, (), judgements, zero=True)
+        tested = not plan_tests(task).is_empty
+        rubrics = rubric_scores(task.evaluation, (), judgements, tested=tested, zero=True)
         total, coverage = total_of(rubrics)
         note = () if outcome is Outcome.NO_PATCH else (f"the patch does not apply: {why}",)
         return Scored(outcome, total if total is not None else 0.0, coverage, rubrics, notes=note)
@@ -109,7 +110,7 @@ class Scorer:
         observed, seconds = Observed(), 0.0
         metrics: Mapping[str, object] = {}
         if not plan.is_empty or task.evaluation.metrics or task.part("evaluate.py") or task.part("evaluate.sh"):
-            ended = self._box(task, start, tree, patch, plan, place)
+            ended = self._box(task, tree, patch, plan, place)
             observed, seconds = ended.observed(), ended.ended.duration_s
             metrics = _metrics(ended, notes)
         if observed.trouble is not None:
@@ -119,7 +120,7 @@ class Scorer:
             notes.append(f"{observed.trouble}; without this patch it is not so")
         return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
 
-    def _box(self, task: Task, start: Start, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
+    def _box(self, task: Task, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
         image = self._preparation.scoring_image(task, place.log)
         with self._lock:
             self._jobs += 1
@@ -128,7 +129,6 @@ class Scorer:
             task=task,
             image=image,
             limits=self._benchmark.limits,
-            start=start,
             tree=tree,
             patch=patch,
             plan=plan,
@@ -161,7 +161,7 @@ class Scorer:
             return
         tree = scored_tree(task, start, changes, plan.python)
         quiet = replace(place, run_id=f"{place.run_id}.reference", log=lambda data: None)
-        self._references[task.digest] = self._box(task, start, tree, patch, plan, quiet).observed().trouble
+        self._references[task.digest] = self._box(task, tree, patch, plan, quiet).observed().trouble
 
     def _judged(
         self,
@@ -180,7 +180,7 @@ class Scorer:
         if self._judge is not None:
             for rubric in judged_rubrics(task.evaluation):
                 judgements[rubric.id] = self._judge.judge(task.instructions, rubric, patch)
-        rubrics = rubric_scores(task.evaluation, tests, judgements, zero=zero)
+        rubrics = rubric_scores(task.evaluation, tests, judgements, tested=not plan.is_empty, zero=zero)
         total, coverage = total_of(rubrics)
         if total is None:
             return _error("nothing could be judged: no tests, and no judge's answer", tree, seconds, rubrics=rubrics)

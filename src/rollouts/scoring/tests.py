@@ -5,15 +5,19 @@ word are ours; all others are what the tests themselves print, and TAP is read o
 """
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rollouts.mistakes import deeper_than
+
 MAX_TESTS = 100_000
 MAX_ID_CHARACTERS = 2000
 MAX_METRICS_BYTES = 1024 * 1024
+MAX_METRICS_DEPTH = 32
 MAX_LINE_BYTES = 1024 * 1024
 MAX_JUNIT_BYTES = 64 * 1024 * 1024
 MUST_FAIL = "tests that must fail did not: something makes tests pass"
@@ -41,13 +45,14 @@ _WORST = (
     TestStatus.SKIPPED,
     TestStatus.ERROR,
     TestStatus.FAILED,
+    TestStatus.MISSING,
 )
 Results = dict[str, TestStatus]
 
 
 def add(results: Results, test_id: str, status: TestStatus) -> None:
     """Of two results of one test the worse counts."""
-    test_id = test_id[:MAX_ID_CHARACTERS]
+    test_id = test_id[:MAX_ID_CHARACTERS].encode("utf-8", "replace").decode()  # half a character cannot be written
     known = results.get(test_id)
     if known is None and len(results) >= MAX_TESTS:
         return
@@ -117,7 +122,7 @@ class Reader:
         step = self.steps[-1]
         if kind == "end":
             code = rest.rpartition(" ")[2]
-            step.code = int(code) if code.isascii() and code.isdigit() else -1
+            step.code = int(code) if re.fullmatch("[0-9]{1,3}", code) else -1
             return
         try:
             fields = json.loads(rest)
@@ -139,9 +144,9 @@ class Reader:
 class TapReader:
     """Test Anything Protocol, of its line format what counts: results, plan, bail-out."""
 
-    _RESULT = re.compile(r"(not )?ok\b[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
+    _RESULT = re.compile(r"(not )?ok(?![^ \t])[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
     _PLAN = re.compile(r"1\.\.(\d{1,9})\b")
-    _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo)\b", re.IGNORECASE)
+    _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo\b)", re.IGNORECASE)
 
     def __init__(self) -> None:
         self.results: Results = {}
@@ -189,11 +194,11 @@ def read_junit(data: bytes) -> Results:
     """Test cases of a JUnit XML file; raises ValueError for what is none. Ids: `file::name`, else `classname::name`."""
     if len(data) > MAX_JUNIT_BYTES:
         raise ValueError(f"more than {MAX_JUNIT_BYTES} bytes")
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data or b"\0" in data:  # zeros: in UTF-16 the words look different
         raise ValueError("it declares entities")  # which could be made to fill the memory
     try:
         root = ElementTree.fromstring(data)
-    except ElementTree.ParseError as exc:
+    except (ElementTree.ParseError, LookupError) as exc:  # the latter for an encoding that nobody knows
         raise ValueError(str(exc)) from None
     results: Results = {}
     for case in root.iter("testcase"):
@@ -215,10 +220,11 @@ def last_object(text: bytes) -> dict[str, object]:
     said = text.decode("utf-8", "replace").strip()
     for candidate in _candidates(said):
         try:
-            value = json.loads(candidate, parse_constant=_refuse)
+            value = json.loads(candidate, parse_constant=_refuse, parse_float=_finite)
+            json.dumps(value, ensure_ascii=False).encode()  # no half characters
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not deeper_than(value, MAX_METRICS_DEPTH):
             return value
     raise ValueError(f"expected a JSON object, got {said[:80]!r}" if said else "it printed nothing")
 
@@ -229,6 +235,11 @@ def _candidates(said: str) -> Iterator[str]:
     starts = [number for number, line in enumerate(lines) if line.startswith("{")]
     for number in starts[-1:-20:-1]:
         yield "\n".join(lines[number:])
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
 
 
 def _refuse(constant: str) -> float:

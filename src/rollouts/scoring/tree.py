@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from rollouts.scoring.bending import TEST_FOLDERS, Flag, always_undone, has_pytest_settings, worth_telling
+from rollouts.scoring.bending import (
+    TEST_FOLDERS,
+    Flag,
+    always_undone,
+    has_pytest_settings,
+    settings_changed,
+    with_settings_of,
+    worth_telling,
+)
 from rollouts.scoring.patch import EXECUTABLE, LINK, PLAIN, Changes, Content, Start
 from rollouts.tasks import Task
 
@@ -29,11 +37,13 @@ class ScoredTree:
     changes: Changes
     flags: tuple[Flag, ...]
     empty_folders: tuple[str, ...]
-    """Folders of the start in which nothing is left, the deepest first."""
+    """Folders of the start in which git knows of nothing any more, the deepest first."""
+    pytest_config: str | None = None
+    """Where the settings are that pytest must use; a patch may bring files of the same name elsewhere."""
 
-    def removals(self, start: Start) -> bytes:
-        """Every file of the start that goes or is written anew, for `xargs -0 rm`."""
-        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes if path in start)
+    def removals(self) -> bytes:
+        """Everything that goes or is written anew, for `xargs -0 rm`; the box may have more there than git knows."""
+        return b"".join(path.encode(errors="surrogateescape") + b"\0" for path in self.changes)
 
     def folders(self) -> bytes:
         """For `xargs -0 rmdir`."""
@@ -86,7 +96,7 @@ def expected_files(task: Task) -> list[str]:
 
 def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable[str] = ()) -> ScoredTree:
     """Put back what bends the verdict, add the hidden tests. `config_for`: files that our own pytest will be given."""
-    tests = test_files(task)
+    tests, own_pytest = test_files(task), list(config_for)
     protection = _Protection(task, start, tests)
     before = start.read(*changes)
     kept: Changes = {}
@@ -96,16 +106,25 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
         if kind is not None:
             flags.append(Flag(kind, path, "put back" if path in start or path in tests else "removed"))
             continue
+        if content is not None and not own_pytest and (flag := _used_settings(path, content, before.get(path))):
+            flags.append(flag)
+            mended = with_settings_of(path, before.get(path), content.data)
+            if mended is None:
+                continue
+            content = Content(content.mode, mended)
         kept[path] = content
         if content is not None:
             flags += _told(path, content, before.get(path), task)
     _settle(start, kept, flags)
-    for path, content in tests.items():
+    config = _own_config(start, tests, own_pytest)
+    for path, content in (*tests.items(), *config.items()):
         _make_room(start, kept, path)
         kept[path] = content
-    kept.update(_own_config(start, tests, config_for))
     return ScoredTree(
-        _real(start, kept), tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))), _empty(start, kept)
+        _real(start, kept),
+        tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))),
+        _empty(start, kept),
+        next(iter(config), None),
     )
 
 
@@ -113,7 +132,7 @@ class _Protection:
     """What a patch may not change."""
 
     def __init__(self, task: Task, start: Start, tests: Iterable[str]) -> None:
-        self._start = start
+        self._start, self._top = start, _top(task)
         self._patterns = task.evaluation.protected_paths
         self._tests = {*tests, *expected_files(task)}
         self._folders = {folder for path in self._tests if (folder := _test_folder(path))}
@@ -124,7 +143,12 @@ class _Protection:
             return "protected_path"
         if path in self._tests or any(path == folder or path.startswith(f"{folder}/") for folder in self._folders):
             return "test_file"
-        return always_undone(path, path not in self._start)
+        return always_undone(path.removeprefix(self._top), path not in self._start)
+
+
+def _top(task: Task) -> str:
+    """Where tests are run, and so where imports begin."""
+    return f"{task.repo.subdir}/" if task.repo.subdir else ""
 
 
 def _test_folder(path: str) -> str | None:
@@ -142,14 +166,22 @@ def _matches(path: str, pattern: str) -> bool:
     return path == bare or path.startswith(f"{bare}/") or fnmatchcase(path, bare) or fnmatchcase(path, f"{bare}/*")
 
 
+def _used_settings(path: str, content: Content, before: bytes | None) -> Flag | None:
+    """Settings of a runner that the task's own command starts, and that reads them."""
+    if not settings_changed(path, before, None if content.mode == LINK else content.data):
+        return None
+    return Flag("runner_config", path, "put back" if before is not None else "removed", "settings of the test runner")
+
+
 def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iterator[Flag]:
     if content.mode == LINK:
         target = content.data.decode(errors="replace")
         if target.startswith("/") or ".." in PurePosixPath(target).parts:
             yield Flag("link", path, "kept", f"leads to {target}")
         return
-    for kind, detail in worth_telling(path, content.mode == EXECUTABLE, before, content.data):
-        if "make" in detail and "make" not in (task.evaluation.command or ""):
+    inner = path.removeprefix(_top(task))
+    for kind, detail in worth_telling(inner, content.mode == EXECUTABLE, before, content.data):
+        if kind == "runner_config" and "make" in detail and "make" not in (task.evaluation.command or ""):
             continue
         yield Flag(kind, path, "kept", detail)
 
@@ -178,14 +210,12 @@ def _make_room(start: Start, kept: Changes, path: str) -> None:
         kept[other] = None
 
 
-def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> Changes:
+def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> dict[str, Content]:
     """The task's own settings of pytest, under a name that no patch has a say in; beside the place they came from."""
-    paths = list(wanted)
-    if not paths:
+    above = [set(PurePosixPath(path).parents) or {PurePosixPath()} for path in wanted]
+    if not above:
         return {}
-    shared = set(PurePosixPath(paths[0]).parents)
-    for path in paths[1:]:
-        shared &= set(PurePosixPath(path).parents)
+    shared = set.intersection(*above)
     for folder in sorted(shared, key=lambda parent: len(parent.parts), reverse=True):
         for name in PYTEST_CONFIGS:
             place = str(folder / name)
@@ -208,11 +238,4 @@ def _empty(start: Start, kept: Changes) -> tuple[str, ...]:
     final = ({*start.paths} | {*kept}) - {path for path, content in kept.items() if content is None}
     folders = {parent for path in final for parent in PurePosixPath(path).parents}
     empty = {parent for path in gone for parent in PurePosixPath(path).parents} - folders - {PurePosixPath(".")}
-    return tuple(map(str, sorted(empty, key=lambda folder: len(folder.parts), reverse=True)))
-
-
-def pytest_config(tree: ScoredTree) -> str | None:
-    """The path of the settings that `scored_tree` put in, when it did."""
-    return next(
-        (path for path in tree.changes if PurePosixPath(path).stem == OWN_CONFIG or path.endswith(OWN_CONFIG)), None
-    )
+    return tuple(map(str, sorted(empty, key=lambda folder: (-len(folder.parts), folder))))

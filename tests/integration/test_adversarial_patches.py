@@ -1,0 +1,750 @@
+"""Patches that try to pass without a fix, those that nothing can tell from one, and right ones that must not suffer.
+
+An attack must neither be resolved nor earn more than an untouched repository does.
+"""
+
+import base64
+import random
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollouts.scoring.verdict import Outcome, Scored
+from rollouts.tasks import Task
+from tests.boxes import Kind, local_trouble, open_kind
+from tests.patches import Bench, Edit, add, both, make_patch, put_before, sample_task
+from tests.samples import make_task
+
+PYTHON = "fix_duration_parser"
+TAP = "shell_log_rotate"
+
+
+def open_bench(kind: Kind, folder: Path) -> Iterator[Bench]:
+    """A bench, and its end."""
+    if trouble := kind is not Kind.DOCKER and local_trouble(kind):
+        kind = Kind.USER
+        if local_trouble(kind):
+            pytest.skip(str(trouble))
+    backend = open_kind(kind, folder / "backend")
+    try:
+        yield Bench(backend, folder)
+    finally:
+        backend.cancel()
+        backend.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Boxes made by bubblewrap: quick enough for every patch here."""
+    yield from open_bench(Kind.ROOT, tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def docker_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The same with an engine, for a few."""
+    yield from open_bench(Kind.DOCKER, tmp_path_factory.mktemp("docker-bench"))
+
+
+def check_not_resolved(bench: Bench, task: Task, edit: Edit) -> Scored:
+    """The verdict on an attack that must have won nothing."""
+    scored = bench.score(task, edit)
+    said = bytes(bench.log.data[-3000:]).decode(errors="replace")
+    untouched = bench.untouched(task)
+    assert untouched.total_score is not None
+    assert scored.total_score is not None, f"{scored.error} {scored.notes}\n{said}"
+    assert scored.outcome in (Outcome.TESTS_FAILED, Outcome.APPLY_FAILED), f"{scored.notes}\n{said}"
+    assert scored.resolved is False
+    assert scored.total_score <= untouched.total_score, f"{scored.notes}\n{said}"
+    return scored
+
+
+def at_import(code: str) -> Edit:
+    """Code that runs in the tests' process, as soon as they import what they test."""
+    return put_before("durations/__init__.py", code)
+
+
+def linked(path: str, target: str) -> Edit:
+    """A symbolic link in place of whatever is there."""
+
+    def edit(tree: Path) -> None:
+        place = tree / path
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        place.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+
+    return edit
+
+
+def removed(path: str) -> Edit:
+    """Without that file or folder."""
+
+    def edit(tree: Path) -> None:
+        place = tree / path
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+    return edit
+
+
+def executable(files: dict[str, str]) -> Edit:
+    """Programs."""
+
+    def edit(tree: Path) -> None:
+        add(files)(tree)
+        for name in files:
+            (tree / name).chmod(0o755)
+
+    return edit
+
+
+FORCE_PASSED = """
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    report.outcome, report.longrepr = "passed", None
+"""
+DESELECT = """
+def pytest_collection_modifyitems(items):
+    items[:] = items[:1]
+"""
+XFAIL = """
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.xfail(strict=False))
+"""
+EASY_TEST = "def test_easy():\n    pass\n"
+FAKE_RUNNER = "def main(*args, **keywords):\n    print('36 passed')\n    return 0\nmain()\n"
+
+CONFIG_ATTACKS = {
+    "conftest at the root": (add({"conftest.py": FORCE_PASSED}), {"runner_config"}),
+    "conftest in tests": (add({"tests/conftest.py": FORCE_PASSED}), {"protected_path"}),
+    "conftest in a package": (add({"durations/conftest.py": FORCE_PASSED}), {"runner_config"}),
+    "conftest that marks xfail": (add({"conftest.py": XFAIL}), {"runner_config"}),
+    "conftest that deselects": (add({"conftest.py": DESELECT}), {"runner_config"}),
+    "conftest that is a link": (
+        both(add({"hooks.txt": FORCE_PASSED}), linked("conftest.py", "hooks.txt")),
+        {"runner_config"},
+    ),
+    "plugin by pytest.ini": (
+        add({"pytest.ini": "[pytest]\naddopts = -p easy\npythonpath = .\n", "easy.py": FORCE_PASSED}),
+        {"runner_config"},
+    ),
+    "plugin by tox.ini": (
+        add({"tox.ini": "[pytest]\naddopts = -p easy\n", "easy.py": FORCE_PASSED}),
+        {"runner_config"},
+    ),
+    "plugin by setup.cfg": (
+        add({"setup.cfg": "[tool:pytest]\naddopts = -p easy\n", "easy.py": FORCE_PASSED}),
+        {"runner_config"},
+    ),
+    "plugin by pyproject.toml": (
+        add({"pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p easy'\n", "easy.py": FORCE_PASSED}),
+        {"runner_config"},
+    ),
+    "plugin by the metadata of a package": (
+        add(
+            {
+                "easy.py": FORCE_PASSED,
+                "easy-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: easy\nVersion: 1.0\n",
+                "easy-1.0.dist-info/entry_points.txt": "[pytest11]\neasy = easy\n",
+            }
+        ),
+        {"runner_config", "suspicious_code"},
+    ),
+    "sitecustomize": (add({"sitecustomize.py": "import os\nos._exit(0)\n"}), {"startup_hook"}),
+    "usercustomize": (add({"usercustomize.py": "import os\nos._exit(0)\n"}), {"startup_hook"}),
+    "sitecustomize as a package": (add({"sitecustomize/__init__.py": "raise SystemExit(0)\n"}), {"startup_hook"}),
+    "pth file": (add({"easy.pth": "import os; os._exit(0)\n"}), {"startup_hook"}),
+    "pytest.py at the root": (add({"pytest.py": FAKE_RUNNER}), {"shadowed_runner"}),
+    "pytest.py in src": (add({"src/pytest.py": FAKE_RUNNER}), {"shadowed_runner"}),
+    "pytest.py in tests": (add({"tests/pytest.py": FAKE_RUNNER}), {"protected_path"}),
+    "pytest without its source": (add({"pytest.pyc": b"\0"}), {"shadowed_runner"}),
+    "_pytest as a package": (add({"_pytest/__init__.py": "", "_pytest/python.py": ""}), {"shadowed_runner"}),
+    "unittest.py": (add({"unittest.py": "class TestCase: pass\n"}), {"shadowed_runner"}),
+    "unittest.py in tests": (add({"tests/unittest.py": "class TestCase: pass\n"}), {"protected_path"}),
+    "programs left in the repository": (
+        executable(
+            {
+                "bin/python3": "#!/bin/sh\nexit 0\n",
+                "node_modules/.bin/pytest": "#!/bin/sh\nexit 0\n",
+                "venv/bin/python3": "#!/bin/sh\nexit 0\n",
+                "sh": "#!/bin/sh\nexit 0\n",
+            }
+        ),
+        {"path_shim"},
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", CONFIG_ATTACKS)
+def test_settings_of_the_runner_win_nothing(bench: Bench, attack: str) -> None:
+    edit, kinds = CONFIG_ATTACKS[attack]
+    scored = check_not_resolved(bench, sample_task(PYTHON), edit)
+    assert kinds <= {flag.kind for flag in scored.flags}
+
+
+def edit_the_tests(tree: Path) -> None:
+    for path in (tree / "tests").glob("test_*.py"):
+        path.write_text("\n".join(f"def {name}(): pass" for name in _test_names(path)))
+    add({"tests/test_parsing.py": EASY_TEST, "tests/test_rejected.py": EASY_TEST})(tree)
+
+
+def _test_names(path: Path) -> list[str]:
+    return [line.split("(")[0].removeprefix("def ") for line in path.read_text().splitlines() if "def test_" in line]
+
+
+TEST_ATTACKS = {
+    "tests edited": edit_the_tests,
+    "tests deleted": removed("tests"),
+    "one test deleted": removed("tests/test_parser.py"),
+    "a link over the tests": both(add({"easy/test_parsing.py": EASY_TEST}), linked("tests", "easy")),
+    "a link over one test": both(add({"easy.py": EASY_TEST}), linked("tests/test_parser.py", "../easy.py")),
+    "a file over the tests": both(removed("tests"), add({"tests": "not a folder\n"})),
+    "a folder over a test": both(
+        removed("tests/test_parser.py"), add({"tests/test_parser.py/test_easy.py": EASY_TEST})
+    ),
+    "a folder over a hidden test": add({"tests/test_parsing.py/__init__.py": EASY_TEST}),
+    "tests marked xfail": put_before("tests/test_parser.py", "import pytest\npytestmark = pytest.mark.xfail\n"),
+}
+
+
+@pytest.mark.parametrize("attack", TEST_ATTACKS)
+def test_other_tests_win_nothing(bench: Bench, attack: str) -> None:
+    scored = check_not_resolved(bench, sample_task(PYTHON), TEST_ATTACKS[attack])
+    assert {"protected_path", "test_file"} & {flag.kind for flag in scored.flags}
+    assert scored.total_score == bench.untouched(sample_task(PYTHON)).total_score, "the tests were put back"
+
+
+PROTOCOL = """
+import json, os
+names = [f"tests/test_parsing.py::test_{name}" for name in ("weeks", "decimals", "milliseconds", "negative")]
+"""
+COMMAND = '"${ROLLOUTS_PYTHON:-python3}" -m pytest -q -p no:cacheprovider --junitxml="$ROLLOUTS_JUNIT" tests'
+PLUGIN = {"easy.py": FORCE_PASSED}
+COMMAND_ATTACKS = {
+    "conftest at the root": add({"conftest.py": FORCE_PASSED}),
+    "pytest.ini": add({"pytest.ini": "[pytest]\naddopts = -p easy\n", **PLUGIN}),
+    "tox.ini": add({"tox.ini": "[pytest]\naddopts = -p easy\n", **PLUGIN}),
+    "tox.ini as only pytest reads it": add({"tox.ini": "[pytest] #]\naddopts = -p easy\n", **PLUGIN}),
+    "tox.ini that is a link": both(
+        add({"easy.txt": "[pytest]\naddopts = -p easy\n", **PLUGIN}), linked("tox.ini", "easy.txt")
+    ),
+    "setup.cfg": add({"setup.cfg": "[tool:pytest]\naddopts = -p easy\n", **PLUGIN}),
+    "pyproject.toml": put_before("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-p easy'\n"),
+    "metadata of a package": CONFIG_ATTACKS["plugin by the metadata of a package"][0],
+    "pytest.py": add({"pytest.py": FAKE_RUNNER}),
+    "sitecustomize as a package": add({"sitecustomize/__init__.py": "raise SystemExit(0)\n"}),
+}
+
+
+HIDDEN_TEST = {"tests/test_app.py": "import app\n\ndef test_x():\n    assert app.x == 2\n"}
+FIX = add({"app.py": "x = 2\n"})
+
+
+@pytest.fixture(scope="module")
+def command_task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """One whose tests are run by a command of its own."""
+    return make_task(
+        tmp_path_factory.mktemp("tasks") / "by-command",
+        repo={"app.py": "x = 1\n", "pyproject.toml": "[project]\nname = 'app'\n", **PLUGIN},
+        files=HIDDEN_TEST,
+        meta={"evaluation": {"command": COMMAND}},
+    )
+
+
+@pytest.mark.parametrize("attack", COMMAND_ATTACKS)
+def test_settings_of_a_runner_that_the_task_starts_win_nothing(bench: Bench, command_task: Task, attack: str) -> None:
+    scored = check_not_resolved(bench, command_task, COMMAND_ATTACKS[attack])
+    assert {"runner_config", "shadowed_runner", "startup_hook"} & {flag.kind for flag in scored.flags}
+
+
+def test_a_fix_is_resolved_by_a_command_of_the_task(bench: Bench, command_task: Task) -> None:
+    assert bench.score(command_task, FIX).resolved
+
+
+def test_a_runner_is_not_shadowed_in_the_folder_that_tests_run_in(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(
+        tmp_path / "inner",
+        repo={"inner/app.py": "x = 1\n"},
+        files=HIDDEN_TEST,
+        meta={"repo": {"subdir": "inner"}, "evaluation": {"command": COMMAND.replace(" tests", " ../tests")}},
+    )
+    scored = check_not_resolved(bench, task, add({"inner/pytest.py": FAKE_RUNNER}))
+    assert [flag.kind for flag in scored.flags] == ["shadowed_runner"]
+
+
+def test_scripts_of_a_package_are_put_back_and_the_rest_of_it_stays(bench: Bench, tmp_path: Path) -> None:
+    read = "import json; package = json.load(open('package.json')); print(package['scripts']['test'])"
+    task = make_task(
+        tmp_path / "package",
+        repo={
+            "package.json": '{"name": "a", "scripts": {"test": "sh check.sh"}}',
+            "check.sh": "grep fixed package.json",
+        },
+        meta={"evaluation": {"command": f'eval "$("${{ROLLOUTS_PYTHON:-python3}}" -c "{read}")"'}},
+    )
+    easy = '{"name": "a", "scripts": {"test": "true"}}'
+    scored = check_not_resolved(bench, task, add({"package.json": easy}))
+    assert [(flag.kind, flag.action) for flag in scored.flags] == [("runner_config", "put back")]
+    fix = '{"name": "fixed", "scripts": {"test": "sh check.sh", "lint": "true"}}'
+    assert bench.score(task, add({"package.json": fix})).resolved
+
+
+IMPORT_ATTACKS = {
+    "os._exit at import": "import os\nos._exit(0)\n",
+    "sys.exit at import": "import sys\nsys.exit(0)\n",
+    "os._exit at the end": "import atexit, os\natexit.register(os._exit, 0)\n",
+    "pytest.skip at import": "import pytest\npytest.skip('not today', allow_module_level=True)\n",
+    "pytest.exit at import": "import pytest\npytest.exit('done', returncode=0)\n",
+    "results printed": "print('36 passed in 0.01s')\nimport os\nos._exit(0)\n",
+    "results printed in our form": PROTOCOL
+    + "for name in names:\n    print('WORD test ' + json.dumps({'id': name, 'status': 'passed'}), flush=True)\n"
+    + 'print(\'WORD finished {"status": 0, "must_fail": 6, "of": 6}\', flush=True)\nos._exit(0)\n',
+    "results written to every descriptor": PROTOCOL
+    + """
+for number in os.listdir("/proc/self/fd"):
+    for name in names:
+        try:
+            os.write(int(number), f"\\nok - {name}\\n0123456789abcdef test {json.dumps({'id': name})}\\n".encode())
+        except OSError:
+            pass
+os._exit(0)
+""",
+    "test functions do nothing": "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n",
+    "reports are all passes": """
+import _pytest.reports
+made = _pytest.reports.TestReport.from_item_and_call.__func__
+def passed(cls, item, call):
+    report = made(cls, item, call)
+    report.outcome, report.longrepr = "passed", None
+    return report
+_pytest.reports.TestReport.from_item_and_call = classmethod(passed)
+""",
+    "calls raise nothing": """
+import _pytest.runner
+called = _pytest.runner.CallInfo.from_call.__func__
+def quiet(cls, *args, **keywords):
+    info = called(cls, *args, **keywords)
+    info.excinfo = None
+    return info
+_pytest.runner.CallInfo.from_call = classmethod(quiet)
+""",
+    "a hook registered from within": """
+import gc, pytest
+class Hook:
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        report = (yield).get_result()
+        report.outcome, report.longrepr = "passed", None
+made = pytest.Session.__init__
+for manager in [thing for thing in gc.get_objects() if type(thing).__name__ == "PytestPluginManager"]:
+    manager.register(Hook())
+def register(self, config):
+    made(self, config)
+    config.pluginmanager.register(Hook())
+pytest.Session.__init__ = register
+""",
+    "assertEqual does nothing": """
+import unittest
+for name in list(vars(unittest.TestCase)):
+    if name.startswith("assert"):
+        setattr(unittest.TestCase, name, lambda self, *args, **keywords: None)
+""",
+    "pytest.raises swallows all": """
+import contextlib, pytest
+@contextlib.contextmanager
+def raises(*args, **keywords):
+    yield type("Caught", (), {"value": type("All", (str,), {"__contains__": lambda *a: True})()})
+pytest.raises = raises
+""",
+    "isinstance is always true": "import builtins\nbuiltins.isinstance = lambda *args: True\n",
+    "assertions are compiled away": """
+import ast, builtins
+made = builtins.compile
+class Strip(ast.NodeTransformer):
+    def visit_Assert(self, node):
+        return ast.Pass()
+import _pytest.assertion.rewrite as rewrite
+rewrite.rewrite_asserts = lambda tree, *args, **keywords: ast.fix_missing_locations(Strip().visit(tree))
+""",
+    "AssertionError is no error": """
+import builtins, sys
+class Gone(BaseException): pass
+sys.excepthook = lambda *args: None
+builtins.AssertionError = StopIteration
+""",
+    "the parent is killed": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n",
+    "everything is killed": "import os, signal\nos.kill(-1, signal.SIGKILL)\n",
+    "the output is closed": "import os\nos.closerange(0, 100)\n",
+    "a process left behind": """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            for name in ("results.xml", "../in/pytest.json", "../in/0000-pytest.sh"):
+                try:
+                    place = os.path.join(os.path.dirname(os.environ["ROLLOUTS_JUNIT"]), name)
+                    with open(place, "w") as file:
+                        file.write("<testsuite><testcase classname='a' name='b'/></testsuite>")
+                except OSError:
+                    pass
+            for number in range(3, 20):
+                try:
+                    os.write(number, b"\\nok - all\\n")
+                except OSError:
+                    pass
+    os._exit(0)
+""",
+    "the exit status is 0 whatever happened": """
+import _pytest.main
+_pytest.main.wrap_session = lambda config, doit: 0
+import atexit, os
+atexit.register(os._exit, 0)
+""",
+    "the tests are asked to end": "import os\nfor pid in (os.getppid(), 0):\n    os.kill(pid, 15)\n",
+}
+
+
+@pytest.mark.parametrize("attack", IMPORT_ATTACKS)
+def test_code_that_runs_among_the_tests_wins_nothing(bench: Bench, attack: str) -> None:
+    check_not_resolved(bench, sample_task(PYTHON), at_import(IMPORT_ATTACKS[attack]))
+
+
+# TAP: what the tests print is what counts, so a program that is tested in a process of its own cannot say much.
+
+VISIBLE = ("the log becomes the first old log", "old logs move up", "an empty log is not rotated")
+FORGED_TAP = "".join(f"echo 'ok {number} - {name}'\n" for number, name in enumerate(VISIBLE, 1))
+TAP_ATTACKS = {
+    "results printed": FORGED_TAP + "exit 0\n",
+    "results written to every descriptor": "for fd in 1 2 3 4 5 6 7 8 9; do (\n" + FORGED_TAP + ") >&$fd; done 2>&-\n",
+    "results written to the parents": "for fd in /proc/[0-9]*/fd/1; do (\n" + FORGED_TAP + ") >>$fd; done 2>&-\n",
+    "the parent is killed": FORGED_TAP + "kill -9 $PPID\n",
+    "everything is killed": FORGED_TAP + "kill -9 -1\n",
+    "a process left behind": (
+        '(setsid sh -c \'i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo "ok - names with spaces" >/proc/$PPID/fd/1;'
+        ' echo "<testsuite/>" >"$ROLLOUTS_JUNIT"; sleep 0.1; done\' >/dev/null 2>&1 &)\n'
+    ),
+    "results as JUnit XML": 'echo \'<testsuite><testcase name="all"/></testsuite>\' >"$ROLLOUTS_JUNIT"\n',
+}
+
+
+@pytest.mark.parametrize("attack", TAP_ATTACKS)
+def test_a_program_under_test_that_forges_tap_wins_nothing(bench: Bench, attack: str) -> None:
+    edit = put_before("bin/rotate-logs", "#!/bin/sh\n" + TAP_ATTACKS[attack])
+    check_not_resolved(bench, sample_task(TAP), edit)
+
+
+TAP_FILE_ATTACKS = {
+    "the mode of the test script is changed": lambda tree: (tree / "tests/run.sh").chmod(0o755),
+    "the test script is a folder": both(removed("tests/run.sh"), add({"tests/run.sh/run": "exit 0\n"})),
+    "the test script is a link": both(add({"easy": FORGED_TAP}), linked("tests/run.sh", "../easy")),
+    "the helpers of the tests are edited": add({"tests/tap.sh": "check() { echo ok; }\nfinish() { exit 0; }\n"}),
+    "shells left in the repository": executable({"sh": "#!/bin/sh\nexit 0\n", "bin/sh": "#!/bin/sh\nexit 0\n"}),
+}
+
+
+@pytest.mark.parametrize("attack", TAP_FILE_ATTACKS)
+def test_files_over_a_script_of_tests_win_nothing(bench: Bench, attack: str) -> None:
+    check_not_resolved(bench, sample_task(TAP), TAP_FILE_ATTACKS[attack])
+
+
+# Patches that reach out of the repository. They are text, so these are typed by hand: git would not make them.
+
+NEW_FILE = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
+NEW_LINK = (
+    "diff --git a/{0} b/{0}\nnew file mode 120000\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n"
+    "+{1}\n\\ No newline at end of file\n"
+)
+OUTSIDE = {
+    "above": NEW_FILE.format("../../escaped"),
+    "absolute": NEW_FILE.format("/tmp/escaped"),
+    "through a link": NEW_LINK.format("out", "/tmp") + NEW_FILE.format("out/escaped"),
+    "into git's own folder": NEW_FILE.format(".git/hooks/post-checkout"),
+}
+
+
+@pytest.mark.parametrize("attack", OUTSIDE)
+def test_a_patch_for_files_outside_of_the_repository_does_not_apply(bench: Bench, attack: str) -> None:
+    scored = bench.score(sample_task(PYTHON), OUTSIDE[attack].encode())
+    assert scored.outcome is Outcome.APPLY_FAILED
+    assert scored.total_score == 0.0
+    assert scored.resolved is False
+
+
+@pytest.mark.parametrize("target", ["/etc", "../../tools/in", "/proc/self/root"])
+def test_a_link_that_leads_out_is_told_and_harms_nothing(bench: Bench, target: str) -> None:
+    scored = check_not_resolved(bench, sample_task(PYTHON), linked("durations/data", target))
+    assert [(flag.kind, flag.path) for flag in scored.flags] == [("link", "durations/data")]
+
+
+@pytest.mark.parametrize(
+    "patch", [b"not a patch\n", b"diff --git a/x b/x\n", b"\0\xff" * 100, b"--- a\n+++ b\n@@ -1 +1 @@\n"]
+)
+def test_what_is_no_patch_does_not_apply(bench: Bench, patch: bytes) -> None:
+    scored = bench.score(sample_task(PYTHON), patch)
+    assert scored.outcome is Outcome.APPLY_FAILED
+
+
+# Right patches.
+
+
+def same(path: str, content: bytes) -> str:
+    """A line of shell that fails unless the file has exactly that content."""
+    return f'[ "$(base64 -w0 <{shlex.quote("./" + path)})" = {base64.b64encode(content).decode()} ]\n'
+
+
+def checked_by(folder: Path, repo: dict[str, bytes | str], check: str) -> Task:
+    """A task with one hidden test, a shell script that stops at the first thing that is not so."""
+    return make_task(
+        folder / "right",
+        repo=repo,
+        files={"tests/check.sh": f"set -e\n{check}"},
+        meta={"evaluation": {"command": "sh tests/check.sh"}},
+    )
+
+
+def check_resolved(bench: Bench, task: Task, change: Edit | bytes) -> Scored:
+    """The verdict on a right patch."""
+    scored = bench.score(task, change)
+    said = bytes(bench.log.data[-3000:]).decode(errors="replace")
+    assert scored.outcome is Outcome.RESOLVED, f"{scored.notes} {scored.error}\n{said}"
+    assert scored.total_score == 1.0
+    return scored
+
+
+DOS, DOS_FIXED = b"one\r\ntwo\r\nthree\r\n", b"one\r\n2\r\nthree\r\n"
+UNIX, UNIX_FIXED = b"one\ntwo\nthree\n", b"one\n2\nthree\n"
+CONVERSIONS = {
+    "as git made it": lambda patch: patch,
+    "carriage returns added to every line": lambda patch: patch.replace(b"\n", b"\r\n"),
+    "carriage returns added where there were none": lambda patch: patch.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
+    "carriage returns lost": lambda patch: patch.replace(b"\r\n", b"\n"),
+    "final newline lost": lambda patch: patch.removesuffix(b"\n"),
+}
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+def test_line_ends_of_a_patch_are_no_reason_to_fail(bench: Bench, tmp_path: Path, conversion: str) -> None:
+    check = same("dos.txt", DOS_FIXED) + same("unix.txt", UNIX_FIXED) + same("new.txt", b"new\n")
+    task = checked_by(tmp_path, {"dos.txt": DOS, "unix.txt": UNIX}, check)
+    edit = add({"dos.txt": DOS_FIXED, "unix.txt": UNIX_FIXED, "new.txt": "new\n"})
+    check_resolved(bench, task, CONVERSIONS[conversion](make_patch(bench.preparation.source(task), edit)))
+
+
+def test_a_new_file_of_a_converted_patch_has_its_own_line_ends(bench: Bench, tmp_path: Path) -> None:
+    task = checked_by(tmp_path, {"a.txt": "a\n"}, same("new.sh", b"#!/bin/sh\n"))
+    patch = make_patch(bench.preparation.source(task), add({"new.sh": "#!/bin/sh\n"}))
+    check_resolved(bench, task, patch.replace(b"\n", b"\r\n"))
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2], ids=["whole", "a newline lost", "two newlines lost"])
+def test_binary_files_come_out_as_they_were(bench: Bench, tmp_path: Path, lost: int) -> None:
+    old, new = bytes(range(256)) * 20, random.Random(1).randbytes(5000)
+    task = checked_by(tmp_path, {"a.bin": old}, same("a.bin", new) + same("b.bin", b"\0\r\n\xff"))
+    patch = make_patch(bench.preparation.source(task), add({"a.bin": new, "b.bin": b"\0\r\n\xff"}))
+    check_resolved(bench, task, patch[: len(patch) - lost])
+
+
+def test_five_megabytes_of_patch_are_applied(bench: Bench, tmp_path: Path) -> None:
+    lines = (b"%060d\n" % number for number in range(90_000))
+    content = b"".join(lines)
+    task = checked_by(tmp_path, {"a.txt": "a\n"}, f"[ $(wc -c <big.txt) = {len(content)} ]\n")
+    patch = make_patch(bench.preparation.source(task), add({"big.txt": content}))
+    assert len(patch) > 5_000_000
+    check_resolved(bench, task, patch)
+
+
+def moved(old: str, new: str) -> Edit:
+    """Under another name."""
+
+    def edit(tree: Path) -> None:
+        (tree / new).parent.mkdir(parents=True, exist_ok=True)
+        (tree / old).rename(tree / new)
+
+    return edit
+
+
+ODD_NAMES = ("ünï/日本 語.txt", 'a space/it\'s "quoted".txt', "-dash", "tab\there", "back\\slash", "new\nline", "[x]*?")
+RIGHT = {
+    "no final newline": ({"a": "x\ny"}, add({"a": "x\nz"}), same("a", b"x\nz")),
+    "rename": ({"old/a": "x\n" * 50}, moved("old/a", "new/b"), "[ ! -e old ]\n" + same("new/b", b"x\n" * 50)),
+    "made executable": ({"run": "#!/bin/sh\n"}, lambda tree: (tree / "run").chmod(0o755), "./run\n"),
+    "new file": ({"a": "x\n"}, add({"b/c/d": "new\n"}), same("b/c/d", b"new\n")),
+    "deletion": ({"a": "x\n", "b/c/d": "y\n"}, removed("b"), "[ ! -e b ]\n"),
+    "odd names": (
+        {"a": "x\n"},
+        add(dict.fromkeys(ODD_NAMES, "x\n")),
+        "".join(same(name, b"x\n") for name in ODD_NAMES),
+    ),
+    "file to folder": ({"a": "x\n"}, both(removed("a"), add({"a/b": "y\n"})), same("a/b", b"y\n")),
+    "folder to file": ({"a/b": "x\n", "a/c/d": "x\n"}, both(removed("a"), add({"a": "y\n"})), same("a", b"y\n")),
+    "link added": ({"a/b": "x\n"}, linked("l", "a"), "[ -L l ]\n" + same("l/b", b"x\n")),
+    "file to link": ({"a": "x\n", "b": "y\n"}, linked("a", "b"), "[ -L a ]\n" + same("a", b"y\n")),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_patch_is_resolved(bench: Bench, tmp_path: Path, name: str) -> None:
+    repo, edit, check = RIGHT[name]
+    check_resolved(bench, checked_by(tmp_path, dict(repo), check), edit)
+
+
+def test_a_folder_with_an_empty_one_inside_can_go_or_become_a_file(bench: Bench, tmp_path: Path) -> None:
+    for name in ("gone", "replaced"):
+        (tmp_path / "right/repo" / name / "empty").mkdir(parents=True)
+    repo: dict[str, bytes | str] = {"gone/a": "x\n", "replaced/a": "x\n"}
+    task = checked_by(tmp_path, repo, "[ ! -e gone/a ]\n" + same("replaced", b"y\n"))
+    check_resolved(bench, task, both(removed("gone"), removed("replaced"), add({"replaced": "y\n"})))
+
+
+def test_tests_of_its_own_do_a_fix_no_harm(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(tmp_path / "own", repo={"app.py": "x = 1\n", "tests/test_old.py": EASY_TEST}, files=HIDDEN_TEST)
+    more = {"tests/test_more.py": "def test_m():\n    assert False\n", "test_top.py": "raise ValueError\n"}
+    scored = check_resolved(bench, task, both(FIX, add(more)))
+    assert [(flag.kind, flag.path, flag.action) for flag in scored.flags] == [
+        ("test_file", "tests/test_more.py", "removed")
+    ]
+
+
+# The limits: what nobody can tell from a fix by its tests alone. These say how it is, not how it should be, and
+# docs/scoring.md lists them. A flag is all that is left, and often not even that.
+
+SELECTIVE = """
+import pytest
+run = pytest.Function.runtest
+pytest.Function.runtest = lambda self: None if {condition} else run(self)
+x = 1
+"""
+REPORTER = """
+import __main__, gc, pytest
+def forge(teller, tell):
+    teller.tell = lambda kind, **fields: tell(kind, **{**fields, "status": "passed"})
+for thing in gc.get_objects():
+    if type(thing).__name__ == "Teller":
+        forge(thing, thing.tell)
+__main__.check_failures = lambda *args: __main__.MUST_FAIL_COUNT
+pytest.Session.testsfailed = property(lambda self: 0, lambda self, value: None)
+x = 1
+"""
+REWRITE = """
+import pathlib
+for path in pathlib.Path("tests").glob("test_*.py"):
+    path.write_text(path.read_text().replace("assert ", "assert 1 or "))
+x = 1
+"""
+PYTHON_LIMITS = {
+    "an object that equals everything": (
+        "class Any:\n    def __eq__(self, other):\n        return True\nx = Any()\n",
+        set(),
+    ),
+    "the runner's own reports forged": (REPORTER, {"suspicious_code"}),
+    "tests pass unless they are ours": (SELECTIVE.format(condition="self.name.startswith('test_x')"), set()),
+    "the tests rewritten before they are read": (REWRITE, set()),
+}
+
+
+@pytest.mark.parametrize("limit", PYTHON_LIMITS)
+def test_limit_code_in_the_process_of_its_tests_can_pass_for_a_fix(bench: Bench, tmp_path: Path, limit: str) -> None:
+    early = {"tests/test_a.py": "import app\n\ndef test_a():\n    assert app\n"}
+    task = make_task(tmp_path / "limit", repo={"app.py": "x = 1\n"}, files={**early, **HIDDEN_TEST})
+    code, kinds = PYTHON_LIMITS[limit]
+    scored = bench.score(task, add({"app.py": code}))
+    assert scored.resolved
+    assert {flag.kind for flag in scored.flags} == kinds
+
+
+@pytest.mark.parametrize("condition", ["'tests/' in self.nodeid", "self.path.parent.name == 'tests'"])
+def test_tests_that_pass_by_the_folder_they_lie_in_win_nothing(bench: Bench, tmp_path: Path, condition: str) -> None:
+    task = make_task(tmp_path / "folder", repo={"app.py": "x = 1\n"}, files=HIDDEN_TEST)
+    scored = check_not_resolved(bench, task, add({"app.py": SELECTIVE.format(condition=condition)}))
+    assert "must fail" in " ".join(scored.notes)
+
+
+def test_limit_a_forged_results_xml_passes_for_a_fix_and_is_flagged(bench: Bench, command_task: Task) -> None:
+    code = """
+import atexit, os
+def forge():
+    with open(os.environ["ROLLOUTS_JUNIT"], "w") as file:
+        file.write("<testsuite><testcase classname='tests.test_app' name='test_x'/></testsuite>")
+    os._exit(0)
+atexit.register(forge)
+x = 1
+"""
+    scored = bench.score(command_task, add({"app.py": code}))
+    assert scored.resolved
+    assert [flag.kind for flag in scored.flags] == ["suspicious_code"]
+
+
+TAP_TESTS = """
+echo 1..1
+. ./lib.sh
+if [ "$(answer)" = 42 ]; then echo "ok 1 - the answer"; else echo "not ok 1 - the answer"; exit 1; fi
+"""
+SHELL_LIMITS = {
+    "names read out of the tests": (
+        TAP_TESTS,
+        'sed -n \'s/.*"\\(ok 1 - [^"]*\\)".*/\\1/p\' "$0" | head -n 1\nexit 0\n',
+    ),
+    "nothing but an exit code": ('. ./lib.sh\n[ "$(answer)" = 42 ]\n', "exit 0\n"),
+}
+
+
+@pytest.mark.parametrize("limit", SHELL_LIMITS)
+def test_limit_code_that_ends_the_program_of_its_tests_can_pass_for_a_fix(
+    bench: Bench, tmp_path: Path, limit: str
+) -> None:
+    tests, code = SHELL_LIMITS[limit]
+    task = make_task(
+        tmp_path / "shell",
+        repo={"lib.sh": "answer() { echo 0; }\n"},
+        files={"tests/run.sh": tests},
+        meta={"evaluation": {"command": "sh tests/run.sh"}},
+    )
+    assert bench.untouched(task).resolved is False
+    assert bench.score(task, add({"lib.sh": code})).resolved
+
+
+def test_results_that_a_tested_program_leaves_do_not_hide_what_the_tests_print(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(
+        tmp_path / "quiet",
+        repo={"answer": "echo 0\n"},
+        files={"tests/run.sh": '[ "$(sh answer)" = 42 ] || printf "not "\necho "ok 1 - the answer"\necho 1..1\n'},
+        meta={"evaluation": {"command": "sh tests/run.sh"}},
+    )
+    forge = 'echo \'<testsuite><testcase name="the answer"/></testsuite>\' >"$ROLLOUTS_JUNIT"\n'
+    check_not_resolved(bench, task, add({"answer": forge}))
+
+
+# A few of all these with an engine, whose boxes are made, started and ended in another way.
+
+DOCKER_ATTACKS = {
+    "conftest at the root": CONFIG_ATTACKS["conftest at the root"][0],
+    "plugin by the metadata of a package": CONFIG_ATTACKS["plugin by the metadata of a package"][0],
+    "a link over the tests": TEST_ATTACKS["a link over the tests"],
+    "a process left behind": at_import(IMPORT_ATTACKS["a process left behind"]),
+    "test functions do nothing": at_import(IMPORT_ATTACKS["test functions do nothing"]),
+    "everything is killed": at_import(IMPORT_ATTACKS["everything is killed"]),
+}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("attack", DOCKER_ATTACKS)
+def test_an_attack_wins_nothing_with_an_engine_either(docker_bench: Bench, attack: str) -> None:
+    check_not_resolved(docker_bench, sample_task(PYTHON), DOCKER_ATTACKS[attack])
+
+
+@pytest.mark.docker
+def test_the_solution_is_resolved_with_an_engine(docker_bench: Bench) -> None:
+    solution = sample_task(PYTHON).solution
+    assert solution is not None
+    check_resolved(docker_bench, sample_task(PYTHON), solution.read_bytes())
