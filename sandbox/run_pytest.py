@@ -134,7 +134,8 @@ class FailureCheck:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
-        self.items = [item for item in items if os.path.basename(self.path) in item.nodeid]
+        own = os.path.basename(self.path)
+        self.items = [item for item in items if os.path.basename(str(getattr(item, "path", "") or item.fspath)) == own]
         items[:] = [item for item in items if item not in self.items]
         for item in self.items:
             item._nodeid = self.name + item.nodeid[item.nodeid.index("::") :]

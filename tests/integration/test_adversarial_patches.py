@@ -7,16 +7,19 @@ import base64
 import random
 import shlex
 import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rollouts.backends.base import sandbox_file
 from rollouts.scoring.verdict import Outcome, Scored
 from rollouts.tasks import Task
 from tests.boxes import Kind, local_trouble, open_kind
 from tests.patches import Bench, Edit, add, both, make_patch, put_before, sample_task
-from tests.samples import make_task
+from tests.samples import make_task, write_files
 
 PYTHON = "fix_duration_parser"
 TAP = "shell_log_rotate"
@@ -227,7 +230,7 @@ PROTOCOL = """
 import json, os
 names = [f"tests/test_parsing.py::test_{name}" for name in ("weeks", "decimals", "milliseconds", "negative")]
 """
-COMMAND = '"${ROLLOUTS_PYTHON:-python3}" -m pytest -q -p no:cacheprovider --junitxml="$ROLLOUTS_JUNIT" tests'
+COMMAND = 'PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "${ROLLOUTS_PYTHON:-python3}" -m pytest --junitxml="$ROLLOUTS_JUNIT" tests'
 PLUGIN = {"easy.py": FORCE_PASSED}
 COMMAND_ATTACKS = {
     "conftest at the root": add({"conftest.py": FORCE_PASSED}),
@@ -239,7 +242,6 @@ COMMAND_ATTACKS = {
     ),
     "setup.cfg": add({"setup.cfg": "[tool:pytest]\naddopts = -p easy\n", **PLUGIN}),
     "pyproject.toml": put_before("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-p easy'\n"),
-    "metadata of a package": CONFIG_ATTACKS["plugin by the metadata of a package"][0],
     "pytest.py": add({"pytest.py": FAKE_RUNNER}),
     "sitecustomize as a package": add({"sitecustomize/__init__.py": "raise SystemExit(0)\n"}),
 }
@@ -268,6 +270,14 @@ def test_settings_of_a_runner_that_the_task_starts_win_nothing(bench: Bench, com
 
 def test_a_fix_is_resolved_by_a_command_of_the_task(bench: Bench, command_task: Task) -> None:
     assert bench.score(command_task, FIX).resolved
+
+
+def test_a_plugin_that_metadata_in_the_repository_names_is_not_loaded(bench: Bench, tmp_path: Path) -> None:
+    command = COMMAND.replace("PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 ", "")
+    task = make_task(
+        tmp_path / "plugins", repo={"app.py": "x = 1\n"}, files=HIDDEN_TEST, meta={"evaluation": {"command": command}}
+    )
+    check_not_resolved(bench, task, CONFIG_ATTACKS["plugin by the metadata of a package"][0])
 
 
 def test_a_runner_is_not_shadowed_in_the_folder_that_tests_run_in(bench: Bench, tmp_path: Path) -> None:
@@ -723,6 +733,27 @@ def test_results_that_a_tested_program_leaves_do_not_hide_what_the_tests_print(b
     )
     forge = 'echo \'<testsuite><testcase name="the answer"/></testsuite>\' >"$ROLLOUTS_JUNIT"\n'
     check_not_resolved(bench, task, add({"answer": forge}))
+
+
+def test_a_shell_that_reads_the_steps_as_it_goes_does_not_read_what_a_test_wrote(tmp_path: Path) -> None:
+    bash = shutil.which("bash")  # in some images this is what sh is
+    if not bash:
+        pytest.skip("needs bash")
+    script = sandbox_file("score.sh").read_text()
+    forged = script[: script.rindex("exit ")] + 'say "end tests 0"; exit 0\n'
+    inputs = {
+        "score.sh": script,
+        "0000-tests.sh": "cat ../forged >../in/score.sh\nexit 1\n",
+        "removals": "",
+        "folders": "",
+    }
+    write_files(tmp_path, {"forged": forged, "repo/a": "", **{f"in/{name}": text for name, text in inputs.items()}})
+    with tarfile.open(tmp_path / "in/tree.tar", "w"):
+        pass
+    command = [bash, "in/score.sh", f"{tmp_path}/in", f"{tmp_path}/repo", f"{tmp_path}/repo"]
+    done = subprocess.run(command, cwd=tmp_path, input=b"WORD\n", capture_output=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stdout.split(b"\n")[-2] == b"WORD end tests 1"
 
 
 # A few of all these with an engine, whose boxes are made, started and ended in another way.

@@ -246,7 +246,7 @@ def boxed(base: Base, tree: ScoredTree, folder: Path) -> Files:
 def score(base: Base, tree: ScoredTree, repo: Path) -> Path:
     inputs = repo.parent / "in"
     inputs.mkdir()
-    files = {"removals": tree.removals(base.start), "folders": tree.folders(), "tree.tar": tree.archive()}
+    files = {"removals": tree.removals(), "folders": tree.folders(), "tree.tar": tree.archive()}
     for name, data in {**files, "0000-setup.sh": b"exit 0\n"}.items():
         (inputs / name).write_bytes(data)
     command = ["sh", str(sandbox_file("score.sh")), str(inputs), str(repo), str(repo)]

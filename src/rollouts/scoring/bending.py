@@ -129,6 +129,8 @@ def has_pytest_settings(name: str, data: bytes) -> bool:
     """Whether pytest would take that file for its settings."""
     if name in ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"):
         return True
-    settings = _test_settings(name, data) or {}
-    section = {"tox.ini": "pytest", "setup.cfg": "tool:pytest"}.get(name)
-    return section in settings if section else name == "pyproject.toml" and bool(settings)
+    settings = _test_settings(name, data) or ()
+    section = {"tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]"}.get(name)
+    if section:
+        return any(text.startswith(section) for text in settings)
+    return name == "pyproject.toml" and bool(settings)

@@ -120,6 +120,8 @@ class Reader:
         if not self.steps:
             return
         step = self.steps[-1]
+        if step.code is not None:
+            return  # it has ended, and nothing that comes now can change how
         if kind == "end":
             code = rest.rpartition(" ")[2]
             step.code = int(code) if re.fullmatch("[0-9]{1,3}", code) else -1
