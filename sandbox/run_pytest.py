@@ -5,16 +5,15 @@
 The word comes on stdin. pytest and all of its parts are imported before the repository can be: a `pytest.py` in it
 shadows nothing. What tests print goes to stderr; the lines go to what was stdout, which no test is told about.
 
-Afterwards tests that must fail are run in the same process. If one of them passes, something in this process makes
-tests pass, and none of the results counts. Works with Python 3.7 and pytest 6 or newer.
+Beside the task's tests, tests that must fail are run in the same session. If one of them passes, something in this
+process makes tests pass, and none of the results counts. Works with Python 3.7 and pytest 6 or newer.
 """
 
 import difflib  # noqa: F401 - pytest imports these two only when it needs them, and then the repository could come first
+import importlib.util
 import json
 import os
-import shutil
 import sys
-import tempfile
 import unittest  # noqa: F401
 
 NO_PYTEST = 97
@@ -54,7 +53,6 @@ class OfUnittest(unittest.TestCase):
     def test_true(self):
         self.assertTrue({0} == {1})
 """
-MUST_FAIL_COUNT = 6
 
 
 def main():
@@ -69,6 +67,7 @@ def main():
         line = f"\n{word} {kind} {json.dumps(fields)}\n"
         os.write(stream, line.encode("utf-8", "backslashreplace"))
 
+    has_xdist = "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in os.environ and importlib.util.find_spec("xdist")
     sys.path[:1] = [os.getcwd()] + [
         path for path in os.environ.get("ROLLOUTS_PYTHONPATH", "").split(os.pathsep) if path
     ]
@@ -76,12 +75,13 @@ def main():
         os.environ["PYTHONPATH"] = os.environ.pop("ROLLOUTS_PYTHONPATH")
     del sys.argv[1:]
     tell("runner", pytest=pytest.__version__)
-    check = FailureCheck(settings["seed"], settings["folder"])
-    try:
-        status = int(pytest.main(settings["arguments"] + [check.path], plugins=[Teller(tell), check]))
-        tell("finished", status=status, must_fail=check.failed, of=MUST_FAIL_COUNT)
-    finally:
-        check.remove()
+    arguments = settings["arguments"]
+    if has_xdist:
+        arguments.append("-n0")  # one process, whatever the task's settings say: only there can failures be checked
+    files, check = FileCheck(settings["files"]), FailureCheck(settings["folder"], settings["seed"])
+    status = int(pytest.main([*arguments, check.path], plugins=[Teller(tell), files, check]))
+    check.remove()
+    tell("finished", status=status, must_fail=len(check.items), passed=check.passed, changed=files.changed)
     return status
 
 
@@ -113,42 +113,58 @@ class Teller:
         self.tell("test", id=nodeid, status=self.results.pop(nodeid, None) or "error")
 
 
-class FailureCheck:
-    """Runs tests that must fail, in the session of the real ones but after them, and counts those that do.
+class FileCheck:
+    """Sees whether test files are still what they were when all of them are collected: one may rewrite the next."""
 
-    They are collected with the others and taken out of the list before anyone else sees it; nothing about them is
-    reported anywhere. By their ids they lie in the task's own folder of tests, `beside`: what passes every test there
-    passes them too.
+    def __init__(self, paths):
+        self.before = {path: content_of(path) for path in paths}
+        self.changed = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self):
+        self.changed = sum(content_of(path) != before for path, before in self.before.items())
+
+
+def content_of(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+class FailureCheck:
+    """Runs tests that must fail, in the session of the real ones but after them, and counts those that pass.
+
+    They lie in the task's own folder of tests, so that what passes every test there passes them too; but only until
+    they are collected. Then they are taken out of the list before anyone else sees it, and nothing is reported of them.
     """
 
-    def __init__(self, seed, beside):
-        self.folder = tempfile.mkdtemp()
-        self.name = os.path.join(beside, f"test_{seed}.py")
-        self.path = os.path.join(self.folder, self.name)
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+    def __init__(self, folder, seed):
+        self.path = os.path.join(folder, f"test_{seed}.py")
         number = int(seed, 16)
         with open(self.path, "w") as file:
             file.write(MUST_FAIL.replace("{0}", str(number)).replace("{1}", str(number + 1)))
         self.items = []
-        self.failed = 0
+        self.passed = 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
+        self.remove()
         own = os.path.basename(self.path)
         self.items = [item for item in items if os.path.basename(str(getattr(item, "path", "") or item.fspath)) == own]
         items[:] = [item for item in items if item not in self.items]
-        for item in self.items:
-            item._nodeid = self.name + item.nodeid[item.nodeid.index("::") :]
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtestloop(self):
         yield
         for item in self.items:
             reports = runtestprotocol(item, log=False, nextitem=None)
-            self.failed += any(report.when == "call" and report.failed for report in reports)
+            self.passed += all(report.passed for report in reports)
 
     def remove(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if os.path.lexists(self.path):
+            os.remove(self.path)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollouts.scoring import tests as tests_module
-from rollouts.scoring.tests import MUST_FAIL, Reader, Results, Step, TapReader, add, last_object, read_junit
+from rollouts.scoring.tests import CHANGED, MUST_FAIL, Reader, Results, Step, TapReader, add, last_object, read_junit
 from rollouts.scoring.tests import TestStatus as Status
 
 WORD = "c0ffee"
@@ -19,7 +19,7 @@ P, F, E, S = Status.PASSED, Status.FAILED, Status.ERROR, Status.SKIPPED
 WHOLE = (
     b"\n@ begin tree\n\n@ end tree 0\n\n@ begin pytest\nhello\n\n@ runner {}\n"
     b'\n@ test {"id": "t.py::a", "status": "passed"}\n\n@ test {"id": "t.py::\xc3\xa9", "status": "failed"}\n'
-    b'\n@ finished {"status": 1, "must_fail": 6, "of": 6}\n\n@ end pytest 1\nbetween\n'
+    b'\n@ finished {"status": 1, "must_fail": 6, "passed": 0, "changed": 0}\n\n@ end pytest 1\nbetween\n'
     b'\n@ begin metrics\n{"a": 1}\n\n@ end metrics 0\n'
 )
 
@@ -94,7 +94,7 @@ def test_own_lines_before_any_step_are_passed_over() -> None:
         b"@ test " + b"[" * 100_000,
         b'@ test {"id": ' + b"1" * 5000 + b"}",
         b"@ finished {}",
-        b'@ finished {"status": "x", "must_fail": 1, "of": 1}',
+        b'@ finished {"status": "x", "must_fail": 1, "passed": 0, "changed": 0}',
         b'@ finished {"status": 1}',
         b"@ finished []",
         b"@ hello",
@@ -113,9 +113,14 @@ def test_an_exit_code_that_is_none_is_no_success(code: bytes) -> None:
     assert step_of(b"@ end pytest " + code + b"\n").code == -1
 
 
+def test_test_files_that_were_rewritten_are_told() -> None:
+    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "passed": 0, "changed": 1}\n').bent == CHANGED
+
+
 def test_tests_that_must_fail_and_do_not_are_told() -> None:
-    assert step_of(b'@ finished {"status": 0, "must_fail": 5, "of": 6}\n').bent == MUST_FAIL
-    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "of": 6}\n').bent is None
+    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "passed": 1, "changed": 0}\n').bent == MUST_FAIL
+    assert step_of(b'@ finished {"status": 0, "must_fail": 0, "passed": 0, "changed": 0}\n').bent == MUST_FAIL
+    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "passed": 0, "changed": 0}\n').bent is None
 
 
 def test_a_status_that_only_we_give_does_not_raise() -> None:

@@ -138,8 +138,9 @@ class ScoringBox:
         own = ["-c", f"{repo}/{config}"] if config else []
         paths = [repo if path == "." else f"{repo}/{path}" for path in self.plan.python]
         arguments = [*_PYTEST_OPTIONS, "--rootdir", repo, *own, *paths]
-        folder = str(PurePosixPath(self.plan.python[0]).parent)
-        return json.dumps({"arguments": arguments, "seed": secrets.token_hex(6), "folder": folder}).encode()
+        folder = f"{repo}/{PurePosixPath(self.plan.python[0]).parent}"
+        settings = {"arguments": arguments, "files": paths, "folder": folder, "seed": secrets.token_hex(6)}
+        return json.dumps(settings).encode()
 
 
 def _any_failed(results: Results) -> bool:

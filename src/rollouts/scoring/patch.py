@@ -165,7 +165,8 @@ def _attempts(patch: bytes) -> Iterator[tuple[str, bytes, tuple[str, ...]]]:
 def _completed(patch: bytes) -> bytes:
     """With the final newline that copying may lose; a binary part has an empty line behind it, or git drops it."""
     ended = patch if patch.endswith(b"\n") else patch + b"\n"
-    return ended + b"\n" if b"\nGIT binary patch" in ended and not ended.endswith(b"\n\n") else ended
+    is_binary = b"\nGIT binary patch" in ended[ended.rfind(b"\ndiff --git ") :]
+    return ended + b"\n" if is_binary and not ended.endswith(b"\n\n") else ended
 
 
 def _is_dos(data: bytes) -> bool:

@@ -20,6 +20,7 @@ MAX_METRICS_BYTES = 1024 * 1024
 MAX_METRICS_DEPTH = 32
 MAX_LINE_BYTES = 1024 * 1024
 MAX_JUNIT_BYTES = 64 * 1024 * 1024
+CHANGED = "a test file was rewritten before all tests were read"
 MUST_FAIL = "tests that must fail did not: something makes tests pass"
 
 
@@ -139,7 +140,9 @@ class Reader:
             add(step.results, str(fields["id"]), TestStatus(str(fields["status"])))
         elif kind == "finished":
             step.status = int(str(fields["status"]))
-            if fields["must_fail"] != fields["of"]:
+            if fields["changed"]:
+                step.bent = CHANGED
+            elif not fields["must_fail"] or fields["passed"]:
                 step.bent = MUST_FAIL
 
 
