@@ -175,7 +175,7 @@ def _settle(start: Start, kept: Changes, flags: list[Flag]) -> None:
 
 
 def _make_room(start: Start, kept: Changes, folders: set[str], path: str) -> None:
-    """Neither a file above `path` nor anything below it. `folders`: all there are, so that most paths need no search."""
+    """Neither a file above `path` nor anything below it. `folders`: all there are; most paths need no search."""
     for parent in map(str, PurePosixPath(path).parents):
         folders.add(parent)
         if parent in start or kept.get(parent) is not None:
