@@ -359,6 +359,14 @@ def test_a_giant_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         read_junit(b"<testsuite/>")
 
 
+def test_only_a_cases_own_children_say_how_it_ended() -> None:
+    data = (
+        b"<testsuite><error/><testcase name='a'><properties><failure/></properties></testcase><failure/>"
+        b"<testcase name='b'><testcase name='c'/><failure/></testcase></testsuite>"
+    )
+    assert read_junit(data) == {"a": P, "b": F, "c": P}
+
+
 def test_deep_junit_does_not_raise_otherwise() -> None:
     assert read_junit(b"<a>" * 50_000 + b"<testcase name='x'/>" + b"</a>" * 50_000) == {"x": P}
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -201,23 +201,41 @@ def read_junit(data: bytes) -> Results:
         raise ValueError(f"more than {MAX_JUNIT_BYTES} bytes")
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data or b"\0" in data:  # zeros: in UTF-16 the words look different
         raise ValueError("it declares entities")  # which could be made to fill the memory
+    cases = _Cases()
+    parser = ElementTree.XMLParser(target=cases)
     try:
-        root = ElementTree.fromstring(data)
+        parser.feed(data)
+        parser.close()
     except (ElementTree.ParseError, LookupError) as exc:  # the latter for an encoding that nobody knows
         raise ValueError(str(exc)) from None
-    results: Results = {}
-    for case in root.iter("testcase"):
-        place = case.get("file") or case.get("classname")
-        name = case.get("name", "")
-        add(results, f"{place}::{name}" if place else name, _case_status(case))
-    return results
+    return cases.results
 
 
-def _case_status(case: ElementTree.Element) -> TestStatus:
-    for tag, status in (("failure", TestStatus.FAILED), ("error", TestStatus.ERROR), ("skipped", TestStatus.SKIPPED)):
-        if case.find(tag) is not None:
-            return status
-    return TestStatus.PASSED
+class _Cases:
+    """Takes the test cases while they are parsed: the tree of a hostile file could fill the memory."""
+
+    def __init__(self) -> None:
+        self.results: Results = {}
+        self._path: list[str] = []
+        self._open: list[tuple[Mapping[str, str], set[str]]] = []
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if self._path and self._path[-1] == "testcase" and tag in _CASE_TAGS:
+            self._open[-1][1].add(tag)
+        if tag == "testcase":
+            self._open.append((attributes, set()))
+        self._path.append(tag)
+
+    def end(self, tag: str) -> None:
+        self._path.pop()
+        if tag == "testcase":
+            attributes, found = self._open.pop()
+            place, name = attributes.get("file") or attributes.get("classname"), attributes.get("name", "")
+            status = next((status for tag, status in _CASE_TAGS.items() if tag in found), TestStatus.PASSED)
+            add(self.results, f"{place}::{name}" if place else name, status)
+
+
+_CASE_TAGS = {"failure": TestStatus.FAILED, "error": TestStatus.ERROR, "skipped": TestStatus.SKIPPED}
 
 
 def last_object(text: bytes) -> dict[str, object]:

@@ -117,8 +117,9 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
             flags += _told(path, content, before.get(path), task)
     _settle(start, kept, flags)
     config = _own_config(start, tests, own_pytest)
+    folders = {str(parent) for path in (*start.paths, *kept) for parent in PurePosixPath(path).parents}
     for path, content in (*tests.items(), *config.items()):
-        _make_room(start, kept, path)
+        _make_room(start, kept, folders, path)
         kept[path] = content
     return ScoredTree(
         _real(start, kept),
@@ -200,13 +201,14 @@ def _settle(start: Start, kept: Changes, flags: list[Flag]) -> None:
             flags.append(Flag("test_file", path, "removed", "stood in the way of what was put back"))
 
 
-def _make_room(start: Start, kept: Changes, path: str) -> None:
-    """Neither a file above `path` nor anything below it."""
+def _make_room(start: Start, kept: Changes, folders: set[str], path: str) -> None:
+    """Neither a file above `path` nor anything below it. `folders`: all there are; most paths need no search."""
     for parent in map(str, PurePosixPath(path).parents):
+        folders.add(parent)
         if parent in start or kept.get(parent) is not None:
             kept[parent] = None
     below = f"{path}/"
-    for other in [name for name in (*start.paths, *kept) if name.startswith(below)]:
+    for other in [name for name in (*start.paths, *kept) if name.startswith(below)] if path in folders else ():
         kept[other] = None
 
 
