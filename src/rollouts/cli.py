@@ -195,7 +195,7 @@ def validate(
     as_json: Json = False,
     data_dir: DataDir = DATA,
 ) -> None:
-    """Check a benchmark file and every task it names, or one task; create nothing."""
+    """Check a benchmark file and every task it names, or one task; with --run by trying them."""
     from rollouts.planning import missing_variables, plan_batch, plan_task
 
     if try_tasks:

@@ -18,7 +18,7 @@ from rollouts.results import RunResult, Status
 from rollouts.scoring.record import Evaluated
 from rollouts.store import BatchPlace, shown_path
 from rollouts.tables import open_console
-from rollouts.terminal import printable
+from rollouts.terminal import counted, printable
 
 HEARTBEAT_S = 30.0
 """How often a plain log says that things go on."""
@@ -203,7 +203,8 @@ class RunConsole(_Progress):
             return
         ended = [result for result in results if result.status.is_end and result.status is not Status.CANCELLED]
         launched = sum(result.status is Status.LAUNCHED for result in results)
-        mark = "" if self._verbosity >= 1 else "✓ " if launched == len(results) else "✗ "
+        fine = launched == len(results) and not stopped
+        mark = "" if self._verbosity >= 1 else "✓ " if fine else "✗ "
         if stopped or len(ended) < len(results):
             self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched")
         elif launched < len(results):
@@ -221,7 +222,7 @@ class EvalConsole(_Progress):
         """The first line: what is to be done."""
         self._say(f"[rollouts] eval={place.name}/{place.stamp} runs={runs} backend={backend} parallel={parallel}")
         if left_alone:
-            self._say(f"[rollouts] {left_alone} runs have their verdict already; --force scores them again")
+            self._say(f"[rollouts] {counted(left_alone, 'run')} with a verdict already; --force scores again")
         self._start(max(1, runs), parallel)
 
     def started(self, result: RunResult) -> None:
@@ -242,17 +243,17 @@ class EvalConsole(_Progress):
         if outcome is None:
             return
         if outcome.waiting:
-            self.warn(f"{outcome.waiting} runs have not ended yet; score them later with the same command")
+            self.warn(f"{counted(outcome.waiting, 'run')} not ended yet; the same command scores the rest later")
         without = sum(not line.has_verdict for line in outcome.lines) - outcome.waiting
         if without:
-            self.warn(f"{without} runs have no verdict, for the reasons above")
+            self.warn(f"{counted(without, 'run')} without a verdict, for the reasons above")
         if outcome.gate:
             self.warn(f"--fail-under: {outcome.gate}")
 
 
 def _verdict(line: Evaluated, verbosity: int) -> str:
     score = "no score" if line.total_score is None else f"score {line.total_score:.2f}"
-    flags = f", {line.flags} flags" if line.flags else ""
+    flags = f", {counted(line.flags, 'flag')}" if line.flags else ""
     said = f"Run {line.run_id} scored ({line.outcome}, {score}{flags})"
     if line.error:
         said += f": {printable(line.error)}"

@@ -53,10 +53,10 @@ class BackendUnavailable(RolloutsError):
 
 
 class Interrupted(RolloutsError):
-    """Stopped by a signal before anything was run."""
+    """Stopped by a signal, with nothing to show for it."""
 
-    def __init__(self, exit_code: ExitCode) -> None:
-        super().__init__("stopped before anything was run")
+    def __init__(self, exit_code: ExitCode, message: str = "stopped before anything was run") -> None:
+        super().__init__(message)
         self.exit_code = exit_code
 
 

@@ -19,7 +19,7 @@ from rollouts.evaluation import mean_score
 from rollouts.results import Status
 from rollouts.scoring.record import Evaluated
 from rollouts.summary import SummaryRow
-from rollouts.terminal import printable, silence
+from rollouts.terminal import counted, printable, silence
 from rollouts.validation import TaskCheck
 
 
@@ -55,19 +55,19 @@ def show_summary(manifest: dict[str, Any], rows: Sequence[SummaryRow]) -> None:
     head = f"{manifest['name']} {manifest['created_at']}  backend={manifest['backend']}  finished={finished}"
     out.print(Text(printable(head)), soft_wrap=True)
     numbers = ("runs", "launched", "resolved", "score", "median time", "files", "+lines", "-lines")
-    table = _table("task", "model", "agent", *numbers[:4], "otherwise", *numbers[4:], right=numbers)
+    columns = ("runs", "launched", "not launched", "resolved", "not resolved", "score")
+    table = _table("task", "model", "agent", *columns, *numbers[4:], right=numbers)
     for row in rows:
-        others = {name: count for name, count in row.status.items() if name != Status.LAUNCHED}
-        others |= {name: count for name, count in row.outcomes.items() if name != "resolved"}
         table.add_row(
             Text(row.task_id),
             Text(printable(row.model)),
             Text(row.agent),
             str(row.runs),
             str(row.launched),
+            _counts({name: count for name, count in row.status.items() if name != Status.LAUNCHED}),
             f"{row.resolved}/{row.scored}" if row.outcomes else "-",
+            _counts({name: count for name, count in row.outcomes.items() if name != "resolved"}),
             _score(row.mean_score),
-            _counts(others),
             "-" if row.median_duration_s is None else f"{row.median_duration_s:.1f} s",
             "-" if row.median_files is None else f"{row.median_files:g}",
             f"+{row.lines_added}",
@@ -78,7 +78,7 @@ def show_summary(manifest: dict[str, Any], rows: Sequence[SummaryRow]) -> None:
     seconds = sum(row.total_duration_s for row in rows)
     scored, resolved = sum(row.scored for row in rows), sum(row.resolved for row in rows)
     verdicts = f", {resolved} of {scored} scored resolved" if scored else ", none scored yet"
-    out.print(Text(f"{runs} runs, {launched} launched{verdicts}, {seconds:.1f} s of agents' time"))
+    out.print(Text(f"{counted(runs, 'run')}, {launched} launched{verdicts}, {seconds:.1f} s of agents' time"))
 
 
 def _score(score: float | None) -> str:
@@ -113,7 +113,7 @@ def show_evaluation(lines: Sequence[Evaluated]) -> None:
         )
     out.print(table)
     resolved, verdicts_of_all = sum(line.resolved is True for line in lines), sum(line.has_verdict for line in lines)
-    said = f"{len(lines)} runs, {verdicts_of_all} with a verdict, {resolved} resolved"
+    said = f"{counted(len(lines), 'run')}, {verdicts_of_all} with a verdict, {resolved} resolved"
     mean = mean_score(lines)
     out.print(Text(said if mean is None else f"{said}, mean score {mean:.3f}"))
 

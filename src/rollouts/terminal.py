@@ -12,6 +12,11 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def silence(stream: IO[str]) -> None:
     """Let what is written to `stream` go nowhere from now on, also what is still in its buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -74,7 +74,7 @@ def check_tasks(
             trying = _Trying(tasks, scorer, Path(scratch), checked)
             Schedule(trying.work, parallel or os.cpu_count() or 1, opened.cancelled).run(trying.tries)
         if signals.exit_code is not None:
-            raise Interrupted(signals.exit_code)
+            raise Interrupted(signals.exit_code, "stopped before all tasks were tried")
         return trying.checks
 
 

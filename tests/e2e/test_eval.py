@@ -163,7 +163,7 @@ def test_a_verdict_has_its_files_and_a_table(project: Project) -> None:
     assert run(project).code == 0
     ran = project("eval", "bench", "--latest")
     assert ran.code == 0, ran.err
-    assert "1 runs, 1 with a verdict, 1 resolved, mean score 1.000" in ran.out
+    assert "1 run, 1 with a verdict, 1 resolved, mean score 1.000" in ran.out
     assert "scored (resolved, score 1.00)" in ran.err
     found = evaluation(project)
     assert set(found) >= {
@@ -200,7 +200,7 @@ def test_verdicts_are_kept_until_the_patch_s_judgement_would_change(project: Pro
     assert project("eval", "bench").code == 0
     first = evaluation(project)["evaluated_at"]
     again = project("eval", "bench")
-    assert "2 runs have their verdict already" in again.err
+    assert "2 runs with a verdict already" in again.err
     assert evaluation(project)["evaluated_at"] == first
     assert project("eval", "bench", "--force", "--only", "*-0").code == 0
     forced = evaluation(project)["evaluated_at"]
@@ -235,7 +235,7 @@ def test_run_with_eval_scores_each_run_while_others_still_run(project: Project) 
     assert scored < lines.index(f"✓ Task {stamp}-1 completed (launched)")
     assert lines[-1] == "2 runs, 2 with a verdict, 2 resolved, mean score 1.000"
     assert eval_manifest(project)["outcomes"] == {"resolved": 2}
-    assert "2 runs have their verdict already" in project("eval", "bench").err
+    assert "2 runs with a verdict already" in project("eval", "bench").err
 
 
 # --- outcomes ------------------------------------------------------------------------------------------------------
@@ -527,7 +527,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(project: Project) -> None:
     done = evaluation(project)["evaluated_at"]
     ran = project("eval", "bench", "--only", "*-0")
     assert ran.code == 0
-    assert "1 runs have their verdict already" in ran.err
+    assert "1 run with a verdict already" in ran.err
     assert evaluation(project)["evaluated_at"] == done
     task(project)
     assert project("eval", "bench").code == 0
@@ -568,7 +568,7 @@ def test_a_batch_that_still_runs_is_scored_as_far_as_it_is(project: Project) -> 
         )
         ran = project("eval", "bench")
         assert ran.code == 3
-        assert "1 runs have not ended yet" in ran.err
+        assert "1 run not ended yet" in ran.err
         assert [line["outcome"] for line in eval_manifest(project)["results"]] == ["resolved", None]
     finally:
         process.send_signal(signal.SIGTERM)

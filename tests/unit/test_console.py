@@ -343,12 +343,12 @@ def test_scoring_tells_of_each_verdict_and_of_what_has_none() -> None:
     console.close(EvalOutcome(FOLDER, lines, ExitCode.GATE_FAILED, waiting=1, gate="the mean score is low"))
     assert err.getvalue().splitlines() == [
         "[rollouts] eval=bench/20260101__00-00-00 runs=4 backend=local parallel=2",
-        "[rollouts] 1 runs have their verdict already; --force scores them again",
+        "[rollouts] 1 run with a verdict already; --force scores again",
         "✓ Run r0 scored (resolved, score 1.00)",
         "✗ Run r1 scored (tests_failed, score 0.25, 2 flags)",
         r"✗ Run r2 scored (error, no score): no \x1b[2J disk",
-        "[rollouts] warning: 1 runs have not ended yet; score them later with the same command",
-        "[rollouts] warning: 1 runs have no verdict, for the reasons above",
+        "[rollouts] warning: 1 run not ended yet; the same command scores the rest later",
+        "[rollouts] warning: 1 run without a verdict, for the reasons above",
         "[rollouts] warning: --fail-under: the mean score is low",
     ]
 

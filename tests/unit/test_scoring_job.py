@@ -352,8 +352,6 @@ def test_a_box_that_ended_early_is_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan", "steps", "expected"),
     [
-        (PYTEST, [], True),
-        (PYTEST, [TREE, Step("setup")], True),
         (PYTEST, [TREE, pytest_step(None)], True),
         (PYTEST, [TREE, pytest_step(), Step("metrics")], False),
         (SCRIPT, [TREE, Step("script0", 0)], True),
@@ -367,6 +365,15 @@ def test_a_time_limit_counts_when_it_ended_the_tests(
     observed = box(tmp_path, plan, *steps, ended=Ended.TIMEOUT).observed()
     assert observed.timed_out is expected
     assert observed.trouble is None
+
+
+def test_a_setup_that_does_not_end_may_be_the_tasks_fault(tmp_path: Path) -> None:
+    observed = box(tmp_path, PYTEST, TREE, Step("setup"), ended=Ended.TIMEOUT).observed()
+    assert observed == Observed(timed_out=True, trouble="evaluation.setup did not end within the time limit")
+
+
+def test_a_tree_that_was_never_put_in_is_our_fault(tmp_path: Path) -> None:
+    assert box(tmp_path, PYTEST, ended=Ended.TIMEOUT).observed().ours
 
 
 def test_results_before_the_time_limit_are_kept(tmp_path: Path) -> None:

@@ -162,9 +162,21 @@ def test_a_rubric_that_nobody_judges_has_no_score() -> None:
     assert total_of(rubrics) == (0.75, 0.5)
 
 
+def test_nobody_is_asked_about_rubrics_that_the_tests_speak_for() -> None:
+    assert judged_rubrics(evaluation(rubrics=TWO), tested=True) == ()
+    assert [rubric.id for rubric in judged_rubrics(evaluation(rubrics=TWO), tested=False)] == ["one", "two"]
+
+
+def test_scripts_may_speak_for_rubrics_that_nobody_described() -> None:
+    alone = evaluation(rubrics=[], test_scripts=SCRIPTS)
+    tests = results_of(alone, Observed({"tests/test_a.py::x": P, "tests/test_b.py::x": F}))
+    scores = {rubric.id: rubric.score for rubric in rubric_scores(alone, tests, {}, tested=True)}
+    assert scores == {"one": 1.0, "two": 0.0}
+
+
 def test_a_judge_speaks_for_what_no_script_does() -> None:
     judged = evaluation(rubrics=[*TWO, {"id": "design"}, {"id": "docs"}], test_scripts=SCRIPTS)
-    assert [rubric.id for rubric in judged_rubrics(judged)] == ["design", "docs"]
+    assert [rubric.id for rubric in judged_rubrics(judged, tested=True)] == ["design", "docs"]
     judgements = {
         "design": Judgement(0.25, "so", ("quote",), None),
         "docs": Judgement(None, "", (), "no answer"),

@@ -17,7 +17,7 @@ from rollouts.scoring.tree import ScoredTree, expected_files, test_files
 from rollouts.tasks import Task
 
 _NOT_FOUND = (126, 127)
-_PYTEST_OPTIONS = ("-p", "no:cacheprovider", "--continue-on-collection-errors", "-ra")
+_PYTEST_OPTIONS = ("--continue-on-collection-errors", "-ra")
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,12 @@ class BoxResult:
         setup = self._step("setup")
         tests = [step for step in self.steps if step.name == "pytest" or step.name.startswith(("tests", "script"))]
         planned = bool(self.plan.python) + (len(self.plan.scripts) or bool(self.plan.command))
-        if self.ended.ended is Ended.TIMEOUT and (len(tests) < planned or any(step.code is None for step in tests)):
-            return Observed(results=self._merged(tests)[0], timed_out=True)
         tree = self._step("tree")
         if tree is None or tree.code != 0:
-            return Observed(trouble="the patched files could not be put into the box")
+            return Observed(trouble="the patched files could not be put into the box", ours=True)
+        if self.ended.ended is Ended.TIMEOUT and (len(tests) < planned or any(step.code is None for step in tests)):
+            slow = "evaluation.setup did not end within the time limit" if setup and setup.code is None else None
+            return Observed(results=self._merged(tests)[0], timed_out=True, trouble=slow)
         if setup is not None and setup.code != 0:
             return Observed(trouble=f"evaluation.setup exited with {setup.code}")
         results, scripts = self._merged(tests)

@@ -99,6 +99,8 @@ class Recorder:
         patch = folder / "artifacts" / "diff.patch"
         if evaluation is None or evaluation["outcome"] == Outcome.ERROR or not patch.is_file():
             return None
+        if any(rubric["judged_by"] == "judge" and rubric["score"] is None for rubric in _rubrics(evaluation)):
+            return None  # the judge may have an answer now
         current = (self._scorer.digest(task), sha256(patch.read_bytes()).hexdigest())
         same = (evaluation.get("evaluation_digest"), evaluation.get("patch_sha256")) == current
         return line_of(result, evaluation) if same else None
@@ -213,11 +215,16 @@ def _document(result: RunResult, scored: Scored, patch: bytes, backend: str, dig
     }
 
 
+def _rubrics(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rubrics: list[Mapping[str, Any]] = evaluation["evaluation"]["rubrics"]
+    return rubrics
+
+
 def load_evaluation(folder: Path) -> dict[str, Any] | None:
     """A run's `evaluation_results.json`; None when there is none that can be read."""
     try:
         value = json.loads((folder / RESULTS).read_text())
     except (OSError, ValueError):
         return None
-    keys = {"outcome", "resolved", "total_score", "coverage", "flags"}
+    keys = {"outcome", "resolved", "total_score", "coverage", "flags", "evaluation"}
     return value if isinstance(value, dict) and keys <= value.keys() else None

@@ -26,6 +26,15 @@ class Observed:
     trouble: str | None = None
     """Why the tests could not be run at all. May be the patch's doing, or the task's."""
     timed_out: bool = False
+    ours: bool = False
+    """The trouble is surely neither the patch's nor the task's doing."""
+
+
+def rubrics_of(evaluation: Evaluation) -> tuple[Rubric, ...]:
+    """What is judged: the task's rubrics; else those that its test scripts speak of; else one for all tests."""
+    named = dict.fromkeys(script.rubric_id for script in evaluation.test_scripts)
+    spoken_of = tuple(Rubric.model_construct(id=name, criterion=IMPLIED.criterion, weight=1.0) for name in named)
+    return evaluation.rubrics or spoken_of or (IMPLIED,)
 
 
 def test_results(evaluation: Evaluation, observed: Observed) -> tuple[TestResult, ...]:
@@ -53,7 +62,7 @@ def _rubrics_of(
     for script in evaluation.test_scripts:
         by_script.setdefault(script.path, []).append(script.rubric_id)
     everyone = list(dict.fromkeys(script.rubric_id for script in evaluation.test_scripts))
-    everyone = everyone or [rubric.id for rubric in evaluation.rubrics or (IMPLIED,)]
+    everyone = everyone or [rubric.id for rubric in rubrics_of(evaluation)]
     found = {test_id: by_script.get(_script_of(test_id, observed), []) for test_id in counting}
     if not any(found.values()):  # ids that name no file, as in TAP: they count for all that is judged by tests
         found = dict.fromkeys(found, everyone)
@@ -78,7 +87,7 @@ def rubric_scores(
 
     With `zero` no test earned any: there is no patch, or the results are not to be believed.
     """
-    rubrics = evaluation.rubrics or (IMPLIED,)
+    rubrics = rubrics_of(evaluation)
     by_tests = {script.rubric_id for script in evaluation.test_scripts}
     by_tests |= {rubric_id for test in tests for rubric_id in test.rubrics}
     if tested and not evaluation.test_scripts:
@@ -89,9 +98,11 @@ def rubric_scores(
     )
 
 
-def judged_rubrics(evaluation: Evaluation) -> tuple[Rubric, ...]:
-    """Those that no test script speaks for."""
+def judged_rubrics(evaluation: Evaluation, *, tested: bool) -> tuple[Rubric, ...]:
+    """Those that no test script speaks for; none when the tests speak for all of them."""
     by_tests = {script.rubric_id for script in evaluation.test_scripts}
+    if tested and not by_tests:
+        return ()
     return tuple(rubric for rubric in evaluation.rubrics if rubric.id not in by_tests)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rollouts.backends.base import Backend, LogSink, Once
 from rollouts.config import Benchmark
 from rollouts.digests import digest_folder, digest_of
-from rollouts.prepare import Preparation
+from rollouts.prepare import Preparation, image_of
 from rollouts.results import RunError
 from rollouts.scoring.job import BoxResult, ScoringBox, TestPlan, plan_tests
 from rollouts.scoring.judge import Judge, Judgement
@@ -61,13 +61,13 @@ class Scorer:
         return self._digests[task.digest]
 
     def _digest(self, task: Task) -> str:
-        source = self._preparation.source(task)
+        image = image_of(task, self._preparation.source(task), None)
         metrics = [path.read_bytes().hex() for name in ("evaluate.py", "evaluate.sh") if (path := task.part(name))]
-        settings = self._benchmark.judge.model_dump() if self._benchmark.judge else None
+        judge = self._benchmark.judge
+        asked = [judge.model, judge.base_url, task.instructions] if judge else None
         return digest_of(
-            SCORER, source.digest, task.evaluation.model_dump(), digest_folder(task.part("tests")), metrics,
-            task.environment.model_dump(), task.environment_variables, task.instructions if settings else None,
-            settings, self._benchmark.pass_threshold,
+            SCORER, replace(image, instructions="").digest(), task.evaluation.model_dump(), metrics, asked,
+            digest_folder(task.part("tests")), task.environment_variables, self._benchmark.pass_threshold,
         )[:32]  # fmt: skip
 
     def score(self, task: Task, patch: bytes, place: Place) -> Scored:
@@ -95,9 +95,10 @@ class Scorer:
 
     def _nothing(self, task: Task, outcome: Outcome, why: str) -> Scored:
         """A verdict without a box: nothing was earned."""
-        earned = Judgement(0.0, why, (), None)
-        judgements = {rubric.id: earned for rubric in judged_rubrics(task.evaluation)} if self._judge else {}
         tested = not plan_tests(task).is_empty
+        earned = Judgement(0.0, "there is nothing to judge", (), None)
+        judged = judged_rubrics(task.evaluation, tested=tested) if self._judge else ()
+        judgements = {rubric.id: earned for rubric in judged}
         rubrics = rubric_scores(task.evaluation, (), judgements, tested=tested, zero=True)
         total, coverage = total_of(rubrics)
         note = () if outcome is Outcome.NO_PATCH else (f"the patch does not apply: {why}",)
@@ -114,7 +115,7 @@ class Scorer:
             observed, seconds = ended.observed(), ended.ended.duration_s
             metrics = _metrics(ended, notes)
         if observed.trouble is not None:
-            blame = self._blame(task, start, plan, observed.trouble, place)
+            blame = observed.trouble if observed.ours else self._blame(task, start, plan, observed.trouble, place)
             if blame is not None:
                 return _error(blame, tree, seconds)
             notes.append(f"{observed.trouble}; without this patch it is not so")
@@ -178,7 +179,7 @@ class Scorer:
         zero = bool(observed.bent) or observed.timed_out or observed.trouble is not None
         judgements = {}
         if self._judge is not None:
-            for rubric in judged_rubrics(task.evaluation):
+            for rubric in judged_rubrics(task.evaluation, tested=not plan.is_empty):
                 judgements[rubric.id] = self._judge.judge(task.instructions, rubric, patch)
         rubrics = rubric_scores(task.evaluation, tests, judgements, tested=not plan.is_empty, zero=zero)
         total, coverage = total_of(rubrics)
