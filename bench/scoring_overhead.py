@@ -21,7 +21,8 @@ from measure import SAMPLE_TASK, Cost, Row, alternate, scratch_folder, timed, wa
 from rollouts.console import EvalConsole
 from rollouts.errors import ExitCode
 from rollouts.evaluation import EvalOptions, evaluate_batch
-from rollouts.scoring.job import ScoringBox, plan_tests
+from rollouts.scoring.job import ScoringBox
+from rollouts.scoring.runner import plan_tests
 from rollouts.store import DataRoot, find_batch
 from rollouts.task_folder import load_task
 

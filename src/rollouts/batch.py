@@ -12,14 +12,15 @@ from rollouts import __version__
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend, LogSink
 from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, Interrupted, JobCancelled, SandboxFailed
-from rollouts.evaluation import EvalManifest, eval_lock, manifest_head, open_recorder
+from rollouts.eval_manifest import EvalManifest, Evaluated, manifest_head
+from rollouts.evaluation import eval_lock, open_recorder
 from rollouts.execute import execute_run
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
 from rollouts.prepare import Preparation
 from rollouts.results import RunResult, Status, exit_code_of
 from rollouts.schedule import Schedule
-from rollouts.scoring.record import Evaluated, Recorder, unscored
+from rollouts.scoring.record import Recorder, unscored
 from rollouts.signals import Signals
 from rollouts.store import Batch, DataRoot, refresh_abandoned, shown_path
 
@@ -69,7 +70,9 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener, *, score: bool = F
         root.make()
         refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)
-        recorder = open_recorder(plan.benchmark, backend, preparation, root.cache) if score else None
+        recorder = None
+        if score:
+            recorder = open_recorder(plan.benchmark, backend, preparation, root.cache, listener.building)
         with contextlib.suppress(JobCancelled):
             require_one_image(plan, preparation, listener)
         if signals.exit_code is not None:

@@ -121,7 +121,8 @@ def evaluate(
 ) -> None:
     """Score every run of a batch in fresh sandboxes; runs that have a verdict are left alone."""
     from rollouts.console import EvalConsole
-    from rollouts.evaluation import MANIFEST, EvalOptions, evaluate_batch
+    from rollouts.eval_manifest import MANIFEST
+    from rollouts.evaluation import EvalOptions, evaluate_batch
     from rollouts.store import find_batch
     from rollouts.tables import show_evaluation
 
@@ -149,7 +150,7 @@ def summarize(
     """Show what came of a batch: status, verdicts, time and changes per task and model."""
     from dataclasses import asdict
 
-    from rollouts.evaluation import load_verdicts
+    from rollouts.eval_manifest import load_verdicts
     from rollouts.store import BatchState, find_batch
     from rollouts.summary import summarize_results
     from rollouts.tables import show_summary

@@ -12,10 +12,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from rollouts.eval_manifest import Evaluated
 from rollouts.evaluation import EvalOutcome
 from rollouts.planning import Plan
 from rollouts.results import RunResult, Status
-from rollouts.scoring.record import Evaluated
 from rollouts.store import BatchPlace, shown_path
 from rollouts.tables import open_console
 from rollouts.terminal import counted, printable

@@ -5,16 +5,11 @@ The truth is in the runs' own folders; `eval_manifest.json` is gathered from the
 
 import contextlib
 import fnmatch
-import json
-import logging
 import os
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from filelock import FileLock, Timeout
 
@@ -22,23 +17,17 @@ from rollouts.backends import open_backend
 from rollouts.backends.base import Backend
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
 from rollouts.errors import ConfigError, ExitCode, JobCancelled, SandboxFailed, StoreError
-from rollouts.files import write_json
+from rollouts.eval_manifest import EvalManifest, Evaluated, manifest_head, mean_score
 from rollouts.prepare import Preparation
 from rollouts.results import RunResult
 from rollouts.schedule import Schedule
 from rollouts.scoring.judge import Judge
-from rollouts.scoring.record import Evaluated, Recorder, line_of, load_evaluation, not_scored, unscored
+from rollouts.scoring.record import Recorder, line_of, load_evaluation, not_scored, unscored
 from rollouts.scoring.score import Scorer
 from rollouts.signals import Signals
-from rollouts.store import BatchPlace, BatchState, DataRoot, now
+from rollouts.store import BatchPlace, BatchState, DataRoot
 from rollouts.task_folder import load_task
 from rollouts.tasks import Task
-
-log = logging.getLogger(__name__)
-
-MANIFEST = "eval_manifest.json"
-MANIFEST_EVERY_S = 1.0
-SCHEMA = 1
 
 
 class EvalListener(Protocol):
@@ -78,82 +67,19 @@ class EvalOutcome:
     """Why a gate failed."""
 
 
-def mean_score(lines: Sequence[Evaluated]) -> float | None:
-    """Over the runs that have a verdict."""
-    scores = [line.total_score for line in lines if line.has_verdict and line.total_score is not None]
-    return sum(scores) / len(scores) if scores else None
-
-
-def load_verdicts(folder: Path) -> dict[str, Evaluated]:
-    """The lines of a batch's `eval_manifest.json` by run id; empty when it was never scored."""
-    try:
-        document = json.loads((folder / MANIFEST).read_text())
-        lines = [Evaluated(**line) for line in document["results"]]
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        log.warning("%s: cannot be read (%s); `eval` makes it again", folder / MANIFEST, exc)
-        return {}
-    return {line.run_id: line for line in lines}
-
-
-class EvalManifest:
-    """`eval_manifest.json`: valid at every instant, at most a second behind while runs are scored."""
-
-    def __init__(self, folder: Path, head: Mapping[str, Any], lines: Sequence[Evaluated]) -> None:
-        self._path, self._head = folder / MANIFEST, dict(head)
-        self._lines = {line.run_id: line for line in lines}
-        self._lock = threading.Lock()
-        self._written = time.monotonic()
-
-    def put(self, line: Evaluated) -> None:
-        """Take a run's line in."""
-        with self._lock:
-            self._lines[line.run_id] = line
-            if time.monotonic() - self._written > MANIFEST_EVERY_S:
-                self._write(None)
-
-    def close(self, *, finished: bool) -> tuple[Evaluated, ...]:
-        """Write it a last time."""
-        with self._lock:
-            self._write(now() if finished else None)
-            return tuple(self._lines.values())
-
-    def _write(self, finished_at: str | None) -> None:
-        lines = list(self._lines.values())
-        outcomes = Counter(line.outcome or "not_scored" for line in lines)
-        document = {
-            **self._head,
-            "finished_at": finished_at,
-            "outcomes": dict(sorted(outcomes.items())),
-            "mean_score": mean_score(lines),
-            "results": [asdict(line) for line in lines],
-        }
-        write_json(self._path, document)
-        self._written = time.monotonic()
-
-
-def manifest_head(name: str, stamp: str, backend: str, parallel: int, benchmark: Benchmark) -> dict[str, Any]:
-    """What `eval_manifest.json` says besides the runs."""
-    return {
-        "schema": SCHEMA,
-        "name": name,
-        "created_at": stamp,
-        "backend": backend,
-        "parallel": parallel,
-        "pass_threshold": benchmark.pass_threshold,
-        "judge": benchmark.judge.model if benchmark.judge else None,
-        "evaluated_at": now(),
-    }
-
-
-def open_recorder(benchmark: Benchmark, backend: Backend, preparation: Preparation, cache: Path) -> Recorder:
+def open_recorder(
+    benchmark: Benchmark,
+    backend: Backend,
+    preparation: Preparation,
+    cache: Path,
+    building: Callable[[str, bytes], None],
+) -> Recorder:
     """What scores runs with these settings; says so at once when the judge's key is missing."""
     judge = Judge(benchmark.judge, cache, backend.cancelled) if benchmark.judge else None
     missing = judge.missing_key() if judge else None
     if missing is not None:
         raise ConfigError(missing)
-    scorer = Scorer(benchmark, backend, preparation, judge)
+    scorer = Scorer(benchmark, backend, preparation, judge, building)
     return Recorder(scorer, backend.name, benchmark.retries, backend.cancelled.wait)
 
 
@@ -193,7 +119,7 @@ def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, list
     ):
         head = manifest_head(place.name, place.stamp, name, parallel, benchmark)
         preparation = Preparation(benchmark, backend, root.cache)
-        recorder = open_recorder(benchmark, backend, preparation, root.cache)
+        recorder = open_recorder(benchmark, backend, preparation, root.cache, listener.building)
         manifest = EvalManifest(place.folder, head, lines_so_far(root, state.results.values()))
         work = _Evaluating(root, place, chosen, recorder, backend, listener, manifest)
         lines = work.run(parallel, options.force)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from rollouts.eval_manifest import Evaluated
 from rollouts.results import RunResult, Status
-from rollouts.scoring.record import Evaluated
 
 
 @dataclass(frozen=True)

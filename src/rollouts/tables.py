@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rollouts.backends.base import Finding
-from rollouts.evaluation import mean_score
+from rollouts.eval_manifest import Evaluated, mean_score
 from rollouts.results import Status
-from rollouts.scoring.record import Evaluated
 from rollouts.summary import SummaryRow
 from rollouts.terminal import counted, printable, silence
 from rollouts.validation import TaskCheck

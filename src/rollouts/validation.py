@@ -99,11 +99,11 @@ class _Trying:
         ]
         self.checks: list[TaskCheck] = []
         self._lock = threading.Lock()
-        self._found: dict[Path, dict[tuple[str, int], Scored]] = {task.folder: {} for task in tasks}
+        self._found: dict[str, dict[tuple[str, int], Scored]] = {task.digest: {} for task in tasks}
 
     def work(self, one: Try, attempt: int) -> bool:
         """One try; never wants another: a box that fails is told as such."""
-        label = f"validate-{os.getpid()}-{one.task.task_id}-{one.patch}{one.number}"
+        label = f"validate-{one.task.task_id}-{one.task.digest[:8]}-{one.patch}{one.number}"
         place = Place(label, "validate", self._scratch / label, lambda data: None)
         patch = one.task.solution.read_bytes() if one.patch == SOLUTION and one.task.solution else b""
         try:
@@ -113,7 +113,7 @@ class _Trying:
         except SandboxFailed as exc:
             scored = failed(type(exc).__name__, str(exc))
         with self._lock:
-            found = self._found[one.task.folder]
+            found = self._found[one.task.digest]
             found[one.patch, one.number] = scored
             if len(found) < REPEATS * (2 if one.task.solution else 1):
                 return False

@@ -13,10 +13,10 @@ import pytest
 from rollouts import console as console_module
 from rollouts.console import EvalConsole, RunConsole
 from rollouts.errors import ExitCode
+from rollouts.eval_manifest import Evaluated
 from rollouts.evaluation import EvalOutcome
 from rollouts.planning import Plan
 from rollouts.results import RunError, RunResult, Stage, Status
-from rollouts.scoring.record import Evaluated
 from rollouts.store import BatchPlace
 from tests.samples import make_benchmark, make_result, make_spec, make_task
 

@@ -11,9 +11,11 @@ import pytest
 from rollouts.backends.base import Backend, BoxPaths, Ended, Image, Job, JobResult, LogSink
 from rollouts.config import Limits
 from rollouts.errors import JobCancelled
-from rollouts.scoring.job import BoxResult, ScoringBox, plan_tests
-from rollouts.scoring.job import TestPlan as Plan
+from rollouts.scoring.box_result import BoxResult
+from rollouts.scoring.job import ScoringBox
 from rollouts.scoring.rubric import Observed
+from rollouts.scoring.runner import TestPlan as Plan
+from rollouts.scoring.runner import plan_tests
 from rollouts.scoring.tests import MUST_FAIL, Step
 from rollouts.scoring.tests import TestStatus as Status
 from rollouts.scoring.tree import OWN_CONFIG, scored_tree

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from rollouts.backends.base import Finding
+from rollouts.eval_manifest import Evaluated
 from rollouts.results import Status
-from rollouts.scoring.record import Evaluated
 from rollouts.summary import summarize_results
 from rollouts.tables import show_batches, show_check, show_evaluation, show_findings, show_plan, show_summary
 from rollouts.validation import TaskCheck

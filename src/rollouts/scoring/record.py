@@ -7,12 +7,13 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from rollouts.errors import JobCancelled, SandboxFailed, StoreError
+from rollouts.eval_manifest import Evaluated
 from rollouts.files import write_json, write_whole
 from rollouts.logs import LogFile
 from rollouts.results import RunError, RunResult, Status
@@ -26,32 +27,9 @@ from rollouts.workspace import count_changes, file_changes
 
 RESULTS = "evaluation_results.json"
 CARD = "scoring_results.md"
+_OF_THE_RUN = ("run_id", "task_id", "model", "agent", "run_dir")
 _UNSCORED = (Status.SANDBOX_FAILED, Status.CANCELLED)
 """Ends that say nothing about the model: there is nothing to score."""
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """A run's line in `eval_manifest.json` and in the tables."""
-
-    run_id: str
-    task_id: str
-    model: str
-    agent: str
-    run_dir: str
-    outcome: str | None
-    """None: not scored yet."""
-    resolved: bool | None = None
-    total_score: float | None = None
-    coverage: float | None = None
-    flags: int = 0
-    error: str | None = None
-    """Why there is no verdict; beside an earlier verdict, why the run was not scored again."""
-
-    @property
-    def has_verdict(self) -> bool:
-        """Whether anything is known about the patch."""
-        return self.outcome is not None and self.outcome != Outcome.ERROR
 
 
 def unscored(result: RunResult, error: str | None = None) -> Evaluated:
@@ -70,7 +48,7 @@ def not_scored(result: RunResult, folder: Path, why: str) -> Evaluated:
 
 def line_of(result: RunResult, evaluation: Mapping[str, Any]) -> Evaluated:
     """The line of a run whose `evaluation_results.json` this is."""
-    error = evaluation.get("error") or {}
+    error = evaluation.get("error")
     return Evaluated(
         run_id=result.run_id,
         task_id=result.task_id,
@@ -82,7 +60,7 @@ def line_of(result: RunResult, evaluation: Mapping[str, Any]) -> Evaluated:
         total_score=evaluation["total_score"],
         coverage=evaluation["coverage"],
         flags=len(evaluation["flags"]),
-        error=error.get("message"),
+        error=str(error.get("message")) if isinstance(error, dict) else None,
     )
 
 
@@ -109,7 +87,16 @@ class Recorder:
         self, result: RunResult, task: Task, folder: Path, batch: str, echo: Callable[[bytes], None]
     ) -> Evaluated:
         """Score one run. Never raises for the run's own troubles; JobCancelled when all must end."""
-        log_path = folder / "logs" / "eval.log"
+        try:
+            patch, scored = self._logged(result, task, folder, batch, echo)
+            return self._write(result, task, folder, patch, scored)
+        except OSError as exc:  # a folder that cannot be written, a full disk
+            raise StoreError(f"{exc.filename or folder}: cannot be written: {exc.strerror or exc}") from exc
+
+    def _logged(
+        self, result: RunResult, task: Task, folder: Path, batch: str, echo: Callable[[bytes], None]
+    ) -> tuple[bytes, Scored]:
+        log_path, outputs = folder / "logs" / "eval.log", folder / ".scoring"
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log_path.unlink(missing_ok=True)
         log = LogFile(log_path)
@@ -118,15 +105,13 @@ class Recorder:
             log(data)
             echo(data)
 
-        outputs = folder / ".scoring"
-        place = Place(result.run_id, batch, outputs, sink)
         try:
-            patch, scored = self._scored(result, task, folder, place)
+            patch, scored = self._scored(result, task, folder, Place(result.run_id, batch, outputs, sink))
             sink(f"\n[scored] {scored.outcome}, score {scored.total_score}\n".encode())
+            return patch, scored
         finally:
-            log.close()
             shutil.rmtree(outputs, ignore_errors=True)
-        return self._write(result, task, folder, patch, scored)
+            log.close()
 
     def _scored(self, result: RunResult, task: Task, folder: Path, place: Place) -> tuple[bytes, Scored]:
         patch = folder / "artifacts" / "diff.patch"
@@ -223,8 +208,10 @@ def _rubrics(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def load_evaluation(folder: Path) -> dict[str, Any] | None:
     """A run's `evaluation_results.json`; None when there is none that can be read."""
     try:
-        value = json.loads((folder / RESULTS).read_text())
-    except (OSError, ValueError):
+        value: dict[str, Any] = json.loads((folder / RESULTS).read_text())
+        Evaluated.from_json({**dict.fromkeys(_OF_THE_RUN, ""), **value, "flags": len(value["flags"]), "error": None})
+        for rubric in _rubrics(value):
+            _ = rubric["judged_by"], rubric["score"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    keys = {"outcome", "resolved", "total_score", "coverage", "flags", "evaluation"}
-    return value if isinstance(value, dict) and keys <= value.keys() else None
+    return value

@@ -1,7 +1,7 @@
 """One patch, scored: applied, put into a fresh box, tested there, judged. The result is the same on every backend."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from rollouts.config import Benchmark
 from rollouts.digests import digest_folder, digest_of
 from rollouts.prepare import Preparation, image_of
 from rollouts.results import RunError
-from rollouts.scoring.job import BoxResult, ScoringBox, TestPlan, plan_tests
+from rollouts.scoring.box_result import BoxResult
+from rollouts.scoring.job import ScoringBox
 from rollouts.scoring.judge import Judge, Judgement
 from rollouts.scoring.patch import Applied, Changes, PatchRefused, Start
 from rollouts.scoring.rubric import (
@@ -22,6 +23,7 @@ from rollouts.scoring.rubric import (
     test_results,
     total_of,
 )
+from rollouts.scoring.runner import TestPlan, plan_tests
 from rollouts.scoring.tree import ScoredTree, scored_tree
 from rollouts.scoring.verdict import Outcome, Scored
 from rollouts.tasks import Task
@@ -44,8 +46,15 @@ class Scorer:
     """Scores patches with one backend. Safe to ask from many threads."""
 
     def __init__(
-        self, benchmark: Benchmark, backend: Backend, preparation: Preparation, judge: Judge | None = None
+        self,
+        benchmark: Benchmark,
+        backend: Backend,
+        preparation: Preparation,
+        judge: Judge | None = None,
+        building: Callable[[str, bytes], None] = lambda task_id, data: None,
     ) -> None:
+        """`building` is told what the build of a task's image says."""
+        self._building = building
         self._benchmark, self._backend, self._preparation, self._judge = benchmark, backend, preparation, judge
         self._lock = threading.Lock()
         self._starts: dict[str, Start] = {}
@@ -122,7 +131,7 @@ class Scorer:
         return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
 
     def _box(self, task: Task, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
-        image = self._preparation.scoring_image(task, place.log)
+        image = self._preparation.scoring_image(task, lambda data: self._built(task, data, place))
         with self._lock:
             self._jobs += 1
             job_id = f"{place.run_id}.eval{self._jobs}"
@@ -143,6 +152,10 @@ class Scorer:
         for note in result.ended.notes:
             place.log(f"[sandbox] {note}\n".encode())
         return result
+
+    def _built(self, task: Task, data: bytes, place: Place) -> None:
+        place.log(data)
+        self._building(task.task_id, data)
 
     def _blame(self, task: Task, start: Start, plan: TestPlan, trouble: str, place: Place) -> str | None:
         """Whether tests that cannot be run are the task's fault: they are when the reference cannot be tested either.
