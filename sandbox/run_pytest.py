@@ -78,8 +78,8 @@ def main():
     arguments = settings["arguments"]
     if has_xdist:
         arguments.append("-n0")  # one process, whatever the task's settings say: only there can failures be checked
-    teller = Teller(tell)
     files, check = FileCheck(settings["files"]), FailureCheck(settings["folder"], settings["seed"])
+    teller = Teller(tell, os.path.basename(check.path))
     status = int(pytest.main([*arguments, check.path], plugins=[teller, files, check]))
     check.remove()
     teller.tell_the_rest()
@@ -102,8 +102,9 @@ def combined(status, report):
 class Teller:
     """Tells each test's result once it is known: setup, call and teardown count together."""
 
-    def __init__(self, tell):
-        self.tell = tell
+    def __init__(self, tell, unknown):
+        """`unknown` is the name of a file that nothing is told about."""
+        self.tell, self.unknown = tell, unknown
         self.results = {}
         self.waiting = {}
 
@@ -111,6 +112,8 @@ class Teller:
         self.waiting = {item.nodeid: None for item in session.items}
 
     def pytest_collectreport(self, report):
+        if self.unknown in report.nodeid:
+            return
         if report.failed:
             self.tell("test", id=report.nodeid, status="error")
         elif report.skipped:
@@ -171,14 +174,19 @@ class FailureCheck:
         self.items = [item for item in items if os.path.basename(str(getattr(item, "path", "") or item.fspath)) == own]
         items[:] = [item for item in items if item not in self.items]
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtestloop(self):
-        yield
-        for item in self.items:
-            status = None
-            for report in runtestprotocol(item, log=False, nextitem=None):
-                status = combined(status, report)
-            self.passed += status in ("passed", "xpassed")
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session):
+        session.items.extend(self.items)  # behind the real ones: what those share is not torn down before
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        if item not in self.items:
+            return None
+        status = None
+        for report in runtestprotocol(item, log=False, nextitem=nextitem):
+            status = combined(status, report)
+        self.passed += status in ("passed", "xpassed")
+        return True
 
     def remove(self):
         if os.path.lexists(self.path):

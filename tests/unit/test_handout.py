@@ -3,6 +3,7 @@
 In these tests `@` stands for the word that only the supervisor knows.
 """
 
+import time
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def test_a_line_without_end_is_passed_on_in_pieces_and_not_kept(tmp_path: Path) 
     box = Box(tmp_path)
     for _ in range(10):
         box.handout.feed(b"x" * 1000)
-        assert len(box.handout._buffer) <= handout_module.LONGEST_LINE
+        assert len(box.handout._lines._buffer) <= handout_module.LONGEST_LINE
     assert len(box.stray) == 2
     assert set(b"".join(box.stray)) == set(b"x")
     box.handout.feed(b"its end" + marked(WHOLE))
@@ -222,3 +223,12 @@ def test_the_line_behind_a_very_long_one_is_a_line_of_its_own(cut: int, tmp_path
     box.handout.feed(data[:cut])
     box.handout.feed(data[cut:])
     assert b"".join(box.stray).split(b"\n", 1)[1].strip() == b"ok 1 - a"
+
+
+def test_millions_of_short_lines_cost_little(tmp_path: Path) -> None:
+    """Each of these megabytes took minutes when every line was a copy of all that followed it."""
+    box, began = Box(tmp_path), time.process_time()
+    for _ in range(64):
+        box.handout.feed(b"y\n" * 131_072)
+    assert len(b"".join(box.stray)) == 64 * 262_144
+    assert time.process_time() - began < 5

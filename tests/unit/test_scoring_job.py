@@ -278,7 +278,7 @@ TREE = Step("tree", 0)
 def tap_step(name: str, code: int | None, *lines: str) -> Step:
     step = Step(name, code)
     for line in lines:
-        step.tap.take(line.encode())
+        step.tap.take(f"{line}\n".encode())
     return step
 
 

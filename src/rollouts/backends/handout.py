@@ -12,8 +12,85 @@ OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 NAMES = ("diff.patch", "notes.md", "skipped.txt", "results.xml")
 """The files a box may hand out; their names become paths, so no others are taken."""
 LONGEST_LINE = 4096
+_NEWLINE = ord("\n")
 _NUMBER = re.compile("[0-9]{1,15}")
 """What `int` takes without fail: `str.isdigit` lets "²" pass, and 5,000 digits are more than `int` reads."""
+
+
+class OwnLines:
+    """Tells a stream's own lines, which begin with a word, from everything else.
+
+    Everything else comes in pieces as large as they are there: a box may print gigabytes of short lines.
+    """
+
+    def __init__(self, word: str, longest: int = LONGEST_LINE) -> None:
+        self._word, self._longest = word.encode(), longest
+        self._buffer = bytearray()
+        self._inside = False
+        """The buffer begins within a line, the start of which was given out already."""
+
+    def add(self, data: bytes) -> None:
+        """The next bytes of the stream."""
+        self._buffer += data
+
+    def next(self) -> tuple[bytes, str | None] | None:
+        """What stands before the next own line, and that line without word and newline, or None if there is none yet.
+
+        None altogether: more must come first. An empty line before an own one belongs to it: who writes one does not
+        know where the last line ended.
+        """
+        start = self._find()
+        if start < 0:
+            return self._all_but_the_last_line()
+        end = self._buffer.find(b"\n", start)
+        if end < 0 and len(self._buffer) - start <= self._longest:
+            return None
+        empty = self._ends_empty(start)
+        between = self._cut(start)
+        own = self._cut(end - start + 1 if end >= 0 else len(self._buffer))
+        line = own[len(self._word) :].decode("utf-8", "replace").rstrip("\n").removeprefix(" ")
+        return between[:-1] if empty else between, line
+
+    def take(self, count: int) -> bytes:
+        """So many bytes as they are, or what is there of them; they are no part of any line."""
+        part = self._cut(count)
+        self._inside = False
+        return part
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self._cut(len(self._buffer))
+
+    def _find(self) -> int:
+        start = self._buffer.find(self._word)
+        while start >= 0 and not self._is_own(start):
+            start = self._buffer.find(self._word, start + 1)
+        return start
+
+    def _is_own(self, start: int) -> bool:
+        begins = self._buffer[start - 1] == _NEWLINE if start else not self._inside
+        behind = self._buffer[start + len(self._word) : start + len(self._word) + 1]
+        return begins and behind in (b"", b" ", b"\n")
+
+    def _ends_empty(self, end: int) -> bool:
+        """Whether the last line before `end` is an empty one."""
+        if not end or self._buffer[end - 1] != _NEWLINE:
+            return False
+        return self._buffer[end - 2] == _NEWLINE if end > 1 else not self._inside
+
+    def _all_but_the_last_line(self) -> tuple[bytes, None] | None:
+        end = self._buffer.rfind(b"\n") + 1
+        if len(self._buffer) - end > self._longest:
+            end = len(self._buffer)
+        if self._ends_empty(end) and self._word.startswith(self._buffer[end:]):  # an own line may follow
+            end -= 1
+        return (self._cut(end), None) if end else None
+
+    def _cut(self, count: int) -> bytes:
+        part = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        self._inside = part[-1] != _NEWLINE if part else self._inside
+        return part
 
 
 @dataclass
@@ -39,58 +116,51 @@ class Handout:
     broken: str | None = None
     files: dict[str, Path] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    _buffer: bytearray = field(default_factory=bytearray)
-    _inside: bool = False
     """The last line was too long to wait for its end, so what comes next is more of it."""
     _open: BinaryIO | None = None
     _left: int = 0
     _total: int = 0
 
+    def __post_init__(self) -> None:
+        self._lines = OwnLines(self.word)
+
     def feed(self, data: bytes) -> None:
         """Take the next bytes; never raises for what is in them."""
-        self._buffer += data
-        while self._buffer and not self.broken and not self.done:
+        self._lines.add(data)
+        while not self.broken and not self.done:
             if self._open is not None:
-                self._take_content()
+                if not self._take_content(self._open):
+                    return
                 continue
-            line, newline, rest = self._buffer.partition(b"\n")
-            if not newline and len(line) <= LONGEST_LINE:
+            found = self._lines.next()
+            if found is None:
                 return
-            self._buffer = rest
-            if self._inside:
-                self.stray(bytes(line + newline))
-            else:
-                self._take_line(bytes(line + newline))
-            self._inside = not newline
-        if self.broken or self.done:
-            self._buffer.clear()
+            between, own = found
+            if between:
+                self.stray(between)
+            if own is not None:
+                self._take_line(own)
+        self._lines.rest()
 
     def close(self) -> None:
         """The stream is over; a file that was cut short does not count."""
-        if self._buffer and self._open is None:
-            self.stray(bytes(self._buffer))
-            self._buffer.clear()
         if self._open is not None:
             self._open.close()
             self._open = None
             self.broken = self.broken or "cut short"
+        elif (rest := self._lines.rest()) != b"\n" and rest:
+            self.stray(rest)
 
-    def _take_content(self) -> None:
-        assert self._open is not None
-        part = self._buffer[: self._left]
-        del self._buffer[: self._left]
-        self._open.write(part)
+    def _take_content(self, stream: BinaryIO) -> bool:
+        part = self._lines.take(self._left)
+        stream.write(part)
         self._left -= len(part)
         if not self._left:
-            self._open.close()
+            stream.close()
             self._open = None
+        return bool(part)
 
-    def _take_line(self, raw: bytes) -> None:
-        mark, _, line = raw.decode("utf-8", "replace").rstrip("\n").partition(" ")
-        if mark != self.word:
-            if raw != b"\n":  # the supervisor starts each line of its own on a new one
-                self.stray(raw)
-            return
+    def _take_line(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         match word:
             case "begin" if self.began is None:

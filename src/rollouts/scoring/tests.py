@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rollouts.backends.handout import OwnLines
 from rollouts.mistakes import deeper_than
 
 MAX_TESTS = 100_000
@@ -21,6 +22,7 @@ MAX_METRICS_DEPTH = 32
 MAX_LINE_BYTES = 1024 * 1024
 MAX_JUNIT_BYTES = 64 * 1024 * 1024
 CHANGED = "a test file was rewritten before all tests were read"
+UNCHECKED = "tests that must fail were not found, though nothing else went wrong"
 MUST_FAIL = "tests that must fail did not: something makes tests pass"
 
 
@@ -83,35 +85,32 @@ class Reader:
     """Takes a box's stdout as it comes."""
 
     def __init__(self, word: str, log: Callable[[bytes], None]) -> None:
-        self._word, self._log = word.encode() + b" ", log
-        self._buffer = bytearray()
+        self._lines, self._log = OwnLines(word, MAX_LINE_BYTES), log
         self.steps: list[Step] = []
 
     def __call__(self, data: bytes) -> None:
         """Take the next bytes; never raises for what is in them."""
-        self._buffer += data
-        while (end := self._buffer.find(b"\n")) >= 0 or len(self._buffer) > MAX_LINE_BYTES:
-            cut = end + 1 if end >= 0 else MAX_LINE_BYTES
-            self._take(bytes(self._buffer[:cut]))
-            del self._buffer[:cut]
+        self._lines.add(data)
+        while (found := self._lines.next()) is not None:
+            between, own = found
+            if between:
+                self._take_output(between)
+            if own is not None:
+                self._take_own(own)
 
     def close(self) -> None:
         """Nothing more comes."""
-        if self._buffer:
-            self._take(bytes(self._buffer))
-            self._buffer.clear()
+        if rest := self._lines.rest():
+            self._take_output(rest)
 
-    def _take(self, line: bytes) -> None:
-        if line.startswith(self._word):
-            self._take_own(line[len(self._word) :].decode("utf-8", "replace").strip())
-            return
-        self._log(line)
+    def _take_output(self, data: bytes) -> None:
+        self._log(data)
         if self.steps and self.steps[-1].code is None:
             step = self.steps[-1]
             if step.name != "metrics":
-                step.tap.take(line)
-            elif len(step.text) < MAX_METRICS_BYTES:
-                step.text += line
+                step.tap.take(data)
+            else:
+                step.text += data[: MAX_METRICS_BYTES - len(step.text)]
 
     def _take_own(self, line: str) -> None:
         kind, _, rest = line.partition(" ")
@@ -142,13 +141,16 @@ class Reader:
             step.status = int(str(fields["status"]))
             if fields["changed"]:
                 step.bent = CHANGED
-            elif not fields["must_fail"] or fields["passed"]:
+            elif fields["passed"]:
                 step.bent = MUST_FAIL
+            elif not fields["must_fail"] and set(step.results.values()) <= {TestStatus.PASSED}:
+                step.bent = UNCHECKED
 
 
 class TapReader:
     """Test Anything Protocol, of its line format what counts: results, plan, bail-out."""
 
+    _LINE = re.compile(rb"^(?:(?:not )?ok(?![^ \t\r\n])|1\.\.\d|Bail out!).*$", re.MULTILINE)
     _RESULT = re.compile(r"(not )?ok(?![^ \t])[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
     _PLAN = re.compile(r"1\.\.(\d{1,9})\b")
     _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo\b)", re.IGNORECASE)
@@ -158,10 +160,19 @@ class TapReader:
         self._count = 0
         self._plan: int | None = None
         self._bailed = False
+        self._inside = False
 
-    def take(self, raw: bytes) -> None:
-        """The next line; what is indented belongs to a subtest and is counted by its parent."""
-        line = raw.decode("utf-8", "replace").rstrip()
+    def take(self, data: bytes) -> None:
+        """The next lines. What is indented belongs to a subtest and is counted by its parent."""
+        if self._inside:  # the end of a line whose start was here already
+            _, newline, data = data.partition(b"\n")
+            self._inside = not newline
+        if data:
+            self._inside = not data.endswith(b"\n")
+        for found in self._LINE.finditer(data):
+            self._take_line(found.group().decode("utf-8", "replace").rstrip())
+
+    def _take_line(self, line: str) -> None:
         if found := self._RESULT.fullmatch(line):
             self._count += 1
             bad, number, text = found.groups()
