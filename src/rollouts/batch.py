@@ -177,8 +177,8 @@ class _Running:
         lines = scoring.close(finished=finished) if scoring else ()
         results = tuple(self._batch.results)
         code = exit_code_of(results)
-        if code is ExitCode.OK and not all(line.has_verdict for line in lines):
-            code = ExitCode.SOME_FAILED if any(line.has_verdict for line in lines) else ExitCode.NONE_SUCCEEDED
+        if code is ExitCode.OK and not all(line.is_settled for line in lines):
+            code = ExitCode.SOME_FAILED if any(line.is_settled for line in lines) else ExitCode.NONE_SUCCEEDED
         return BatchOutcome(self._batch.folder, results, self._signals.exit_code or code, lines)
 
     def _work(self, spec: RunSpec, attempt: int) -> bool:

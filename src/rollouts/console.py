@@ -243,10 +243,12 @@ class EvalConsole(_Progress):
         if outcome is None:
             return
         if outcome.waiting:
-            self.warn(f"{counted(outcome.waiting, 'run')} not ended yet; the same command scores the rest later")
+            self.warn(f"{counted(outcome.waiting, 'run')} not ended; score what ends later with the same command")
         without = sum(not line.has_verdict for line in outcome.lines) - outcome.waiting
-        if without:
+        if without > 0:
             self.warn(f"{counted(without, 'run')} without a verdict, for the reasons above")
+        if stale := sum(line.has_verdict and not line.is_settled for line in outcome.lines):
+            self.warn(f"{counted(stale, 'run')} not scored again; what was known stays")
         if outcome.gate:
             self.warn(f"--fail-under: {outcome.gate}")
 
@@ -254,10 +256,11 @@ class EvalConsole(_Progress):
 def _verdict(line: Evaluated, verbosity: int) -> str:
     score = "no score" if line.total_score is None else f"score {line.total_score:.2f}"
     flags = f", {counted(line.flags, 'flag')}" if line.flags else ""
-    said = f"Run {line.run_id} scored ({line.outcome}, {score}{flags})"
+    done = "scored" if line.is_settled or not line.has_verdict else "keeps its verdict"
+    said = f"Run {line.run_id} {done} ({line.outcome}, {score}{flags})"
     if line.error:
         said += f": {printable(line.error)}"
-    return said if verbosity >= 1 else f"{'✓' if line.resolved else '✗'} {said}"
+    return said if verbosity >= 1 else f"{'✓' if line.resolved and line.is_settled else '✗'} {said}"
 
 
 def _about(seconds: float) -> str:

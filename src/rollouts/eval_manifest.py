@@ -47,14 +47,21 @@ class Evaluated:
         """Whether anything is known about the patch."""
         return self.outcome is not None and self.outcome != Outcome.ERROR
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the verdict is today's: beside an earlier one may stand why the run was not scored again."""
+        return self.has_verdict and self.error is None
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Evaluated":
         """Back from plain data; raises ValueError, KeyError or TypeError for what is none."""
         line = Evaluated(**{name: data[name] for name in Evaluated.__dataclass_fields__})
         if line.outcome is not None:
             Outcome(line.outcome)
-        numbers = (line.total_score, line.coverage, line.flags)
-        if not all(number is None or type(number) in (int, float) for number in numbers):
+        for share in (line.total_score, line.coverage):
+            if share is not None and not (type(share) in (int, float) and 0 <= share <= 1):
+                raise ValueError
+        if type(line.flags) is not int or line.resolved not in (True, False, None) or not isinstance(line.run_id, str):
             raise TypeError
         return line
 
@@ -72,7 +79,7 @@ def load_verdicts(folder: Path) -> dict[str, Evaluated]:
         lines = [Evaluated.from_json(line) for line in document["results"]]
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         log.warning("%s: cannot be read; `eval` makes it again", folder / MANIFEST)
         return {}
     return {line.run_id: line for line in lines}

@@ -147,7 +147,7 @@ def _outcome(
     waiting = sum(not result.status.is_end for result in chosen)
     wanted = {result.run_id for result in chosen}
     lines = tuple(line for line in lines if line.run_id in wanted)
-    verdicts = sum(line.has_verdict and line.error is None for line in lines)
+    verdicts = sum(line.is_settled for line in lines)
     mean, gate = mean_score(lines), None
     code = ExitCode.OK if verdicts == len(lines) else ExitCode.SOME_FAILED if verdicts else ExitCode.NONE_SUCCEEDED
     if fail_under is not None and mean is not None and mean < fail_under:

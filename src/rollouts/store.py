@@ -90,6 +90,8 @@ class BatchState:
                 self.header = {key: value for key, value in event.items() if key not in ("event", "at")}
             case "planned" | "ended":
                 result = RunResult.from_json(event["run"])
+                if not is_name(result.run_id):
+                    raise ValueError  # it becomes a path
                 self.results[result.run_id] = result
                 return result.run_id
             case "started":

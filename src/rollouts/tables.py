@@ -112,7 +112,9 @@ def show_evaluation(lines: Sequence[Evaluated]) -> None:
         )
     out.print(table)
     resolved, verdicts_of_all = sum(line.resolved is True for line in lines), sum(line.has_verdict for line in lines)
-    said = f"{counted(len(lines), 'run')}, {verdicts_of_all} with a verdict, {resolved} resolved"
+    stale = sum(line.has_verdict and not line.is_settled for line in lines)
+    earlier = f" ({stale} of them an earlier one)" if stale else ""
+    said = f"{counted(len(lines), 'run')}, {verdicts_of_all} with a verdict{earlier}, {resolved} resolved"
     mean = mean_score(lines)
     out.print(Text(said if mean is None else f"{said}, mean score {mean:.3f}"))
 

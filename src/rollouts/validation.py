@@ -14,6 +14,7 @@ from rollouts.errors import ExitCode, Interrupted, JobCancelled, SandboxFailed
 from rollouts.prepare import Preparation
 from rollouts.schedule import Schedule
 from rollouts.scoring.record import failed
+from rollouts.scoring.runner import plan_tests
 from rollouts.scoring.score import Place, Scorer
 from rollouts.scoring.verdict import Outcome, Scored, TestResult
 from rollouts.signals import Signals
@@ -96,8 +97,11 @@ class _Trying:
             for task in tasks
             for number in range(REPEATS)
             for patch in ((EMPTY, SOLUTION) if task.solution else (EMPTY,))
+            if not plan_tests(task).is_empty
         ]
-        self.checks: list[TaskCheck] = []
+        self.checks = [_untested(task) for task in tasks if plan_tests(task).is_empty]
+        for check in self.checks:
+            checked(check)
         self._lock = threading.Lock()
         self._found: dict[str, dict[tuple[str, int], Scored]] = {task.digest: {} for task in tasks}
 
@@ -121,6 +125,10 @@ class _Trying:
             self.checks.append(check)
         self._checked(check)
         return False
+
+
+def _untested(task: Task) -> TaskCheck:
+    return TaskCheck(task.task_id, str(task.folder), (), (), ("there are no tests to try, only rubrics for a judge",))
 
 
 def _judge(task: Task, found: Mapping[tuple[str, int], Scored]) -> TaskCheck:

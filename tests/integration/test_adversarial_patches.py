@@ -303,7 +303,7 @@ def test_scripts_of_a_package_are_put_back_and_the_rest_of_it_stays(bench: Bench
     )
     easy = '{"name": "a", "scripts": {"test": "true"}}'
     scored = check_not_resolved(bench, task, add({"package.json": easy}))
-    assert [(flag.kind, flag.action) for flag in scored.flags] == [("runner_config", "put back")]
+    assert ("runner_config", "put back") in [(flag.kind, flag.action) for flag in scored.flags]
     fix = '{"name": "fixed", "scripts": {"test": "sh check.sh", "lint": "true"}}'
     assert bench.score(task, add({"package.json": fix})).resolved
 
@@ -786,3 +786,127 @@ def test_the_solution_is_resolved_with_an_engine(docker_bench: Bench) -> None:
     solution = sample_task(PYTHON).solution
     assert solution is not None
     check_resolved(docker_bench, sample_task(PYTHON), solution.read_bytes())
+
+
+# --- tasks whose tests are the repository's own --------------------------------------------------------------------
+
+
+CHECK = '. ./calc.sh\n[ "$(add 1 2)" = 3 ] && echo "ok 1 - adds" || { echo "not ok 1 - adds"; exit 1; }\n'
+BAD_CALC = "add() { echo 0; }\n"
+GOOD_CALC = add({"calc.sh": "add() { echo $(($1 + $2)); }\n"})
+OWN_TESTS = {
+    "by its exit code": {"command": "sh tests/run.sh >/dev/null"},
+    "by TAP": {"command": "sh tests/run.sh", "fail_to_pass": ["adds"]},
+    "by TAP without a list": {"command": "sh tests/run.sh"},
+}
+
+
+@pytest.mark.parametrize("way", OWN_TESTS)
+@pytest.mark.parametrize("script", ["exit 0\n", "echo ok 1 - adds\n"], ids=["silent", "forged"])
+def test_the_repositorys_own_tests_are_put_back(bench: Bench, tmp_path: Path, way: str, script: str) -> None:
+    repo = {"calc.sh": BAD_CALC, "tests/run.sh": CHECK}
+    task = make_task(tmp_path / "own", repo=repo, meta={"evaluation": OWN_TESTS[way]})
+    scored = check_not_resolved(bench, task, add({"tests/run.sh": script}))
+    assert [(flag.kind, flag.action) for flag in scored.flags] == [("test_file", "put back")]
+    assert bench.score(task, GOOD_CALC).resolved
+
+
+def test_tests_that_junit_ids_name_are_put_back(bench: Bench, tmp_path: Path) -> None:
+    tests = {"checked/test_a.py": "import app\n\ndef test_a():\n    assert app.x == 2\n"}
+    evaluation = {"command": COMMAND.replace(" tests", " checked"), "fail_to_pass": ["checked.test_a::test_a"]}
+    task = make_task(tmp_path / "ids", repo={"app.py": "x = 1\n", **tests}, meta={"evaluation": evaluation})
+    check_not_resolved(bench, task, add({"checked/test_a.py": "def test_a():\n    pass\n"}))
+
+
+def test_a_script_that_the_command_names_is_flagged(bench: Bench, tmp_path: Path) -> None:
+    repo = {"calc.sh": BAD_CALC, "check.sh": CHECK}
+    task = make_task(tmp_path / "named", repo=repo, meta={"evaluation": {"command": "sh ./check.sh"}})
+    scored = bench.score(task, add({"check.sh": "echo ok 1 - adds\n"}))
+    assert [(flag.kind, flag.path, flag.action) for flag in scored.flags] == [("test_command", "check.sh", "kept")]
+
+
+@pytest.mark.parametrize("folder", ["checks", "pkg_tests", "unit-tests"])
+def test_helpers_beside_listed_tests_are_put_back(bench: Bench, tmp_path: Path, folder: str) -> None:
+    tests = {
+        f"{folder}/test_a.py": "from helper import check\nimport app\n\ndef test_a():\n    check(app.x)\n",
+        f"{folder}/helper.py": "def check(x):\n    assert x == 2\n",
+    }
+    evaluation = {"fail_to_pass": [f"{folder}/test_a.py::test_a"]}
+    settings = {"pytest.ini": "[pytest]\npythonpath = .\n"}
+    task = make_task(
+        tmp_path / "helper", repo={"app.py": "x = 1\n", **settings, **tests}, meta={"evaluation": evaluation}
+    )
+    check_not_resolved(bench, task, add({f"{folder}/helper.py": "def check(x):\n    pass\n"}))
+    assert bench.score(task, FIX).resolved
+
+
+@pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "import os\ngetattr(os, '_' + 'exit')(0)\n"])
+def test_a_command_that_wrote_no_junit_is_no_pass(bench: Bench, command_task: Task, code: str) -> None:
+    check_not_resolved(bench, command_task, add({"app.py": code}))
+
+
+def test_tests_that_fall_silent_are_no_pass(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(
+        tmp_path / "silent",
+        repo={"calc.sh": BAD_CALC},
+        files={"tests/run.sh": CHECK},
+        meta={"evaluation": {"command": "sh tests/run.sh"}},
+    )
+    scored = check_not_resolved(bench, task, add({"calc.sh": "exit 0\n"}))
+    assert "told of no test" in " ".join(scored.notes)
+    assert bench.score(task, GOOD_CALC).resolved
+
+
+def test_hidden_tests_are_run_beside_other_scripts(bench: Bench, tmp_path: Path) -> None:
+    scripts = [{"path": "tests/ok.sh", "rubric_id": "r", "content": "exit 0\n"}]
+    task = make_task(
+        tmp_path / "beside",
+        repo={"app.py": "x = 1\n"},
+        files=HIDDEN_TEST,
+        meta={"evaluation": {"rubrics": [{"id": "r"}], "test_scripts": scripts}},
+    )
+    assert not bench.score(task, add({"other": "x\n"})).resolved
+    assert bench.score(task, FIX).resolved
+
+
+# --- fixtures and must-fail tests ----------------------------------------------------------------------------------
+
+
+ONCE = """
+import pathlib, pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def server():
+    mark = pathlib.Path("started")
+    if mark.exists():
+        pytest.exit("started twice")
+    mark.write_text("x")
+    yield
+"""
+
+
+def test_what_a_session_shares_is_made_once(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(tmp_path / "once", repo={"app.py": "x = 1\n"}, files={**HIDDEN_TEST, "tests/conftest.py": ONCE})
+    assert bench.score(task, FIX).resolved
+
+
+def test_a_folder_of_tests_that_cannot_be_read_is_no_forgery(bench: Bench, tmp_path: Path) -> None:
+    hidden = {
+        "tests/unit/__init__.py": "import app\n",
+        "tests/unit/test_a.py": "def test_a():\n    pass\n",
+        "tests/zapi/test_b.py": "def test_b():\n    pass\n",
+    }
+    task = make_task(tmp_path / "broken", repo={"app.py": "x = 1\n"}, files=hidden)
+    edit = add({"app.py": "x = 1 +\n"})
+    first, again = bench.score(task, edit), bench.score(task, edit)
+    assert first.outcome is Outcome.TESTS_FAILED
+    assert first.notes == ()
+    assert 0 < (first.total_score or 0) < 1
+    assert first.tests == again.tests
+
+
+def test_a_small_patch_that_unpacks_to_gigabytes_is_refused(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(tmp_path / "bomb", repo={"app.py": "x = 1\n"}, files=HIDDEN_TEST)
+    scored = bench.score(task, add({f"big{number}.bin": bytes(45_000_000) for number in range(7)}))
+    assert scored.outcome is Outcome.APPLY_FAILED
+    assert "more than 268,435,456 bytes" in scored.notes[0]

@@ -347,7 +347,7 @@ def test_scoring_tells_of_each_verdict_and_of_what_has_none() -> None:
         "✓ Run r0 scored (resolved, score 1.00)",
         "✗ Run r1 scored (tests_failed, score 0.25, 2 flags)",
         r"✗ Run r2 scored (error, no score): no \x1b[2J disk",
-        "[rollouts] warning: 1 run not ended yet; the same command scores the rest later",
+        "[rollouts] warning: 1 run not ended; score what ends later with the same command",
         "[rollouts] warning: 1 run without a verdict, for the reasons above",
         "[rollouts] warning: --fail-under: the mean score is low",
     ]

@@ -18,7 +18,7 @@ from rollouts.scoring.runner import TestPlan as Plan
 from rollouts.scoring.runner import plan_tests
 from rollouts.scoring.tests import MUST_FAIL, Step
 from rollouts.scoring.tests import TestStatus as Status
-from rollouts.scoring.tree import OWN_CONFIG, scored_tree
+from rollouts.scoring.tree import scored_tree
 from rollouts.task_folder import load_task
 from rollouts.tasks import Task
 from tests.samples import make_task
@@ -107,7 +107,8 @@ HIDDEN = {
         ((), {}, {"command": "make"}, Plan(command="make")),
         ((), HIDDEN, {"command": "make"}, Plan(command="make")),
         (("tests/test_a.py", "a.sh"), {}, {}, Plan(python=("tests/test_a.py",), scripts=("a.sh",))),
-        (("tests/check.py",), HIDDEN, {}, Plan(scripts=("tests/check.py",))),
+        (("tests/check.py",), HIDDEN, {},
+         Plan(python=("tests/h_test.py", "tests/test_h.py"), scripts=("tests/check.py",))),
         (("a.js", "b.sh"), {}, {}, Plan(scripts=("a.js", "b.sh"))),
         (("a.js", "b.js"), {}, {"command": "node {path}"}, Plan(command="node {path}", scripts=("a.js", "b.js"))),
         (("a.js", "b.js"), {}, {"command": "npm test"}, Plan(command="npm test")),
@@ -173,7 +174,7 @@ def test_pytest_is_told_its_files_and_its_settings(tmp_path: Path) -> None:
     assert settings["arguments"][-4:] == [
         "/app/my repo",
         "-c",
-        f"/app/my repo/{OWN_CONFIG}.ini",
+        "/rollouts/my in/pytest.ini",
         "/app/my repo/tests/test_a.py",
     ]
     assert settings["arguments"][-5] == "--rootdir"
@@ -399,7 +400,13 @@ def test_a_step_that_nobody_planned_has_no_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [0, 1, 2, 255])
 def test_a_command_that_says_nothing_is_judged_by_its_exit_code(code: int, tmp_path: Path) -> None:
     observed = box(tmp_path, COMMAND, TREE, Step("tests", code)).observed()
-    assert observed == Observed({"exit code": F if code else P})
+    assert observed == Observed({"exit code": F if code else P}, by_exit_code=frozenset({"tests"}))
+
+
+def test_a_command_that_is_to_write_junit_is_not_judged_by_its_exit_code(tmp_path: Path) -> None:
+    plan = Plan(command='pytest --junitxml="$ROLLOUTS_JUNIT"')
+    observed = box(tmp_path, plan, TREE, Step("tests", 0)).observed()
+    assert observed == Observed(trouble="the test command told of no test (exit code 0)")
 
 
 def test_with_lists_an_exit_code_alone_is_no_result(tmp_path: Path) -> None:

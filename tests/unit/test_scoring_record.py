@@ -47,7 +47,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.task = make_task(folder / "task")
-        self.folder = write_files(folder / "run", {"artifacts/diff.patch": PATCH})
+        self.folder = write_files(folder / make_result().run_id, {"artifacts/diff.patch": PATCH})
         self.result = make_result(changes=CHANGES)
 
     def score(self, *answers: Answer, result: RunResult | None = None, retries: int = 2) -> Any:
@@ -147,7 +147,7 @@ def test_what_an_agent_did_until_it_failed_is_scored(desk: Desk, status: Status)
 def test_a_patch_that_is_not_what_was_recorded_is_not_scored(desk: Desk) -> None:
     (desk.folder / "artifacts/diff.patch").write_text(PATCH.replace("+c\n", ""))
     line = desk.score()
-    assert "is not what the run recorded: 1 files, +1 -1 now, 1 files, +2 -1 then" in line.error
+    assert "is not what the run recorded: 1 file, +1 -1 now, 1 file, +2 -1 then" in line.error
 
 
 def test_a_folder_that_cannot_be_written_stops_the_program_in_one_line(desk: Desk) -> None:
@@ -159,7 +159,8 @@ def test_a_folder_that_cannot_be_written_stops_the_program_in_one_line(desk: Des
 @pytest.mark.parametrize(
     "change",
     [
-        {"outcome": "great"}, {"total_score": "1"}, {"flags": 3}, {"evaluation": None}, {"coverage": []},
+        {"outcome": "great"}, {"total_score": "1"}, {"flags": 3}, {"run_id": "other"}, {"total_score": 7},
+        {"resolved": "yes"}, {"outcome": []}, {"evaluation": None}, {"coverage": []},
         {"evaluation": {"rubrics": [1]}},
     ],
 )  # fmt: skip

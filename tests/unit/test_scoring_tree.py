@@ -386,15 +386,18 @@ def test_settings_are_those_that_pytest_itself_would_choose(name: str, files: tu
     ancestor = get_common_ancestor(tmp_path, [repo / path for path in files])
     _, chosen, values, _ = locate_config(tmp_path, [ancestor])
     tree = tree_of(base, {}, *files)
-    assert tree.pytest_config is not None
-    own = tree.changes[tree.pytest_config]
     if not values:
-        assert own is not None
-        assert b"addopts" not in own.data
+        assert tree.pytest_config is None or b"addopts" not in start[tree.pytest_config].data
         return
     assert chosen is not None
-    assert tree.pytest_config == str(chosen.relative_to(repo).parent / f"{OWN_CONFIG}{chosen.suffix or '.ini'}")
-    assert own == plain(chosen.read_text())
+    place = chosen.relative_to(repo)
+    assert tree.pytest_config == str(place)
+    assert tree.pytest_config not in tree.changes
+    if chosen.name not in ("pyproject.toml", "tox.ini", "setup.cfg"):
+        return
+    changed = tree_of(base, {str(place): plain(f"{chosen.read_text()}\n# more\n")}, *files)
+    assert changed.pytest_config == str(place.parent / f"{OWN_CONFIG}{chosen.suffix}")
+    assert changed.changes[changed.pytest_config] == plain(chosen.read_text())
 
 
 def test_no_settings_are_made_without_pytest(base: Base) -> None:
@@ -404,7 +407,8 @@ def test_no_settings_are_made_without_pytest(base: Base) -> None:
 def test_hidden_settings_come_before_those_of_the_start(tmp_path: Path) -> None:
     start = {"tests/pytest.ini": plain("[pytest]\naddopts = -v\n")}
     tree = tree_of(made(tmp_path, start, hidden={"tests/pytest.ini": INI}), {}, "tests/test_a.py")
-    assert tree.changes[f"tests/{OWN_CONFIG}.ini"] == plain(INI)
+    assert tree.pytest_config == "tests/pytest.ini"
+    assert tree.changes["tests/pytest.ini"] == plain(INI)
 
 
 @pytest.mark.parametrize(
@@ -423,8 +427,26 @@ def test_hidden_settings_come_before_those_of_the_start(tmp_path: Path) -> None:
 )
 def test_a_patch_has_no_say_in_the_settings(changes: Changes, base: Base, tmp_path: Path) -> None:
     tree = tree_of(base, changes, "tests/test_shown.py")
-    assert tree.pytest_config == f"{OWN_CONFIG}.ini"
-    assert tree.changes[tree.pytest_config] == plain("[pytest]\n")
+    assert tree.pytest_config is None
+    assert boxed(base, tree, tmp_path) == base.after(tree.changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {f"a/{OWN_CONFIG}.cfg": plain("[tool:pytest]\naddopts = -p evil\n")},
+        {f"{OWN_CONFIG}.cfg": plain("[tool:pytest]\naddopts = -p evil\n")},
+        {f"{OWN_CONFIG}.cfg": link("/etc/passwd")},
+        {f"{OWN_CONFIG}.cfg/x": plain("x")},
+        {},
+    ],
+    ids=lambda changes: next(iter(changes), "nothing"),
+)
+def test_a_copy_of_changed_settings_is_the_tasks_own(changes: Changes, tmp_path: Path) -> None:
+    base = made(tmp_path / "base", {"setup.cfg": plain(CFG)})
+    tree = tree_of(base, {**changes, "setup.cfg": plain("[tool:pytest]\naddopts = -p evil\n")}, "tests/test_a.py")
+    assert tree.pytest_config == f"{OWN_CONFIG}.cfg"
+    assert tree.changes[tree.pytest_config] == plain(CFG)
     assert boxed(base, tree, tmp_path) == base.after(tree.changes)
 
 
@@ -434,4 +456,4 @@ def test_broken_settings_are_passed_over(tmp_path: Path) -> None:
         "tox.ini": plain("[pytest\n"),
         "setup.cfg": plain(CFG),
     }
-    assert tree_of(made(tmp_path, start), {}, "tests/test_a.py").pytest_config == f"{OWN_CONFIG}.cfg"
+    assert tree_of(made(tmp_path, start), {}, "tests/test_a.py").pytest_config == "setup.cfg"

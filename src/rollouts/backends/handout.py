@@ -70,7 +70,7 @@ class OwnLines:
     def _is_own(self, start: int) -> bool:
         begins = self._buffer[start - 1] == _NEWLINE if start else not self._inside
         behind = self._buffer[start + len(self._word) : start + len(self._word) + 1]
-        return begins and behind in (b"", b" ", b"\n")
+        return begins and bytes(behind) in (b"", b" ", b"\n")
 
     def _ends_empty(self, end: int) -> bool:
         """Whether the last line before `end` is an empty one."""

@@ -14,10 +14,16 @@ from typing import Any
 import tomli
 
 TEST_FOLDERS = ("tests", "test", "__tests__", "testing", "spec", "specs", "t")
+_TEST_FOLDER = re.compile(r"(.*[_-])?(tests?|__tests__|testing|specs?|checks?|t)([_-].*)?")
+_TEST_FILE = re.compile(
+    r"test_.*\.py|.*_test\.(py|go|rb|exs?|dart)|.*\.(test|spec)\.[cm]?[jt]sx?|.*_spec\.rb|.*Tests?\.(java|kt|cs)"
+)
 _RUNNER_CONFIG = re.compile(
     r"conftest\.py|\.?pytest\.(ini|toml)|(jest|vitest|karma|playwright)\.(config|conf)\.\w+|\.mocharc(\.\w+)?|\.rspec"
-    r"|phpunit\.xml(\.dist)?"
+    r"|phpunit\.xml(\.dist)?|unittest\.cfg|\.nycrc(\.\w+)?|\.npmrc|\.yarnrc(\.yml)?|bunfig\.toml"
 )
+_RUNNER_FOLDER = re.compile(r"(.*/)?(\.cargo/config(\.toml)?|\.mvn/[^/]+)")
+_BUILD_CONFIG = re.compile(r"vite\.config\.\w+|babel\.config\.\w+|\.babelrc(\.\w+)?|tsconfig.*\.json")
 _PLUGIN = re.compile(r"(.*/)?[^/]+\.(dist|egg)-info/entry_points\.txt", re.IGNORECASE)
 """By this a package that lies where imports begin brings a plugin, and pytest loads it."""
 _FILE_OF_MODULE = r"\.(pyc?|([\w-]+\.)?so)"
@@ -54,10 +60,20 @@ class Flag:
     detail: str = ""
 
 
+def names_tests(folder: str) -> bool:
+    """Whether a folder that holds a task's tests is named as one for tests."""
+    return _TEST_FOLDER.fullmatch(folder) is not None
+
+
+def looks_like_test(path: str) -> bool:
+    """Whether a file is named as test runners name tests."""
+    return _TEST_FILE.fullmatch(PurePosixPath(path).name) is not None
+
+
 def always_undone(path: str, is_new: bool) -> str | None:
     """The kind of an edit that no fix needs and that tests would see: it is undone wherever it is."""
     name = PurePosixPath(path).name
-    if _RUNNER_CONFIG.fullmatch(name) or _PLUGIN.fullmatch(path):
+    if _RUNNER_CONFIG.fullmatch(name) or _PLUGIN.fullmatch(path) or _RUNNER_FOLDER.fullmatch(path):
         return "runner_config"
     if _STARTUP.fullmatch(path):
         return "startup_hook"
@@ -76,6 +92,8 @@ def worth_telling(path: str, mode_is_executable: bool, before: bytes | None, aft
         found.append(("path_shim", name))
     if settings_changed(path, before, after):
         found.append(("runner_config", "its settings of the test runner are not used"))
+    if _BUILD_CONFIG.fullmatch(name):
+        found.append(("runner_config", "a test runner may read it"))
     if name in ("Makefile", "GNUmakefile", "makefile"):
         found.append(("runner_config", "a make target may be how the tests are run"))
     words = [word.decode() for word in _WORDS if word in after and word not in (before or b"")]

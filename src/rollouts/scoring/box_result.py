@@ -43,7 +43,8 @@ class BoxResult:
         if self.ended.ended is Ended.OUT_OF_MEMORY:
             bent.append("the tests ran out of memory")
         trouble = next((reason for step in tests if (reason := self._trouble(step))), None)
-        return Observed(results=results, scripts=scripts, bent=tuple(dict.fromkeys(bent)), trouble=trouble)
+        silent = frozenset(step.name for step in tests if self._results(step) and not self._tells(step))
+        return Observed(results, scripts, tuple(dict.fromkeys(bent)), trouble, by_exit_code=silent)
 
     def metrics(self) -> Mapping[str, Any]:
         """What the task's own measures say; raises ValueError when they say nothing of use."""
@@ -88,7 +89,7 @@ class BoxResult:
         if step.tap.seen:
             return step.tap.results
         name = self._path_of(step) or "exit code"
-        if step.code is None or (self._lists_ids() and step.name == "tests"):
+        if step.code is None or (step.name == "tests" and (self._lists_ids() or self._wants_junit())):
             return {}
         return {name: TestStatus.PASSED if step.code == 0 else TestStatus.FAILED}
 
@@ -103,6 +104,13 @@ class BoxResult:
             if note not in self.notes:
                 self.notes.append(note)
             return None
+
+    def _tells(self, step: Step) -> bool:
+        """Whether a step told of tests one by one."""
+        return step.name == "pytest" or step.tap.seen or (step.name == "tests" and self._junit() is not None)
+
+    def _wants_junit(self) -> bool:
+        return "ROLLOUTS_JUNIT" in (self.plan.command or "")
 
     def _lists_ids(self) -> bool:
         return bool(self.task.evaluation.fail_to_pass or self.task.evaluation.pass_to_pass)

@@ -76,7 +76,7 @@ class ScoringBox:
         }
         if self.plan.python:
             files |= {name: sandbox_file(name).read_bytes() for name in ("run_pytest.sh", "run_pytest.py")}
-            files["pytest.json"] = self._pytest_settings(repo)
+            files |= {"pytest.json": self._pytest_settings(repo, inputs), "pytest.ini": b"[pytest]\n"}
         metrics = _metrics_file(self.task)
         if metrics is not None:
             files[metrics.name] = metrics.read_bytes()
@@ -96,9 +96,9 @@ class ScoringBox:
         metrics = _metrics_command(self.task, inputs)
         return [*steps, ("metrics", metrics)] if metrics else steps
 
-    def _pytest_settings(self, repo: str) -> bytes:
+    def _pytest_settings(self, repo: str, inputs: str) -> bytes:
         config = self.tree.pytest_config
-        own = ["-c", f"{repo}/{config}"] if config else []
+        own = ["-c", f"{repo}/{config}" if config else f"{inputs}/pytest.ini"]
         paths = [repo if path == "." else f"{repo}/{path}" for path in self.plan.python]
         arguments = [*_PYTEST_OPTIONS, "--rootdir", repo, *own, *paths]
         folder = f"{repo}/{PurePosixPath(self.plan.python[0]).parent}"

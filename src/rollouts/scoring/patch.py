@@ -15,6 +15,8 @@ from pathlib import Path
 from rollouts.errors import SandboxFailed
 from rollouts.repositories import one_line, start_git
 
+MAX_CONTENT_BYTES = 256 * 1024 * 1024
+"""The most that the files a patch changes may have together; what a box hands out has the same limit."""
 LINK = 0o120000
 EXECUTABLE = 0o100755
 PLAIN = 0o100644
@@ -84,7 +86,7 @@ class Start:
                 (scratch / "index").write_bytes(self._index)
                 done = self._git("apply", "--cached", "--binary", *options, scratch=scratch, data=text)
                 if done.returncode == 0:
-                    changes = self._changes(scratch)
+                    changes = self._changes(scratch, unpacks=b"GIT binary patch" in text)
                     return Applied(
                         self._with_own_line_ends(changes) if "--ignore-whitespace" in options else changes, how
                     )
@@ -101,7 +103,7 @@ class Start:
         }
         return start_git(*_SETTINGS, *arguments, cwd=scratch, data=data, environ=environ)
 
-    def _changes(self, scratch: Path) -> Changes:
+    def _changes(self, scratch: Path, *, unpacks: bool) -> Changes:
         raw = _checked(
             self._git("diff-index", "--cached", "--raw", "-z", "--no-renames", "--no-abbrev", "HEAD", scratch=scratch)
         )
@@ -116,8 +118,17 @@ class Start:
             if int(mode, 8) in _KINDS:
                 blobs[path] = (int(mode, 8), blob)
             changes[path] = None
+        if unpacks:
+            self._check_size([blob for _, blob in blobs.values()], scratch)
         contents = self._read({path: blob for path, (_, blob) in blobs.items()}, scratch)
         return {**changes, **{path: Content(blobs[path][0], data) for path, data in contents.items()}}
+
+    def _check_size(self, blobs: list[str], scratch: Path) -> None:
+        """A patch of a few megabytes may unpack to many gigabytes."""
+        asked = "".join(f"{blob}\n" for blob in blobs).encode()
+        sizes = _checked(self._git("cat-file", "--batch-check=%(objectsize)", scratch=scratch, data=asked)).split()
+        if sum(map(int, sizes)) > MAX_CONTENT_BYTES:
+            raise PatchRefused(f"the changed files have more than {MAX_CONTENT_BYTES:,} bytes together")
 
     def _read(self, blobs: Mapping[str, str], scratch: Path) -> dict[str, bytes]:
         if not blobs:

@@ -23,9 +23,11 @@ from rollouts.scoring.scorecard import scorecard
 from rollouts.scoring.verdict import SCHEMA, Outcome, Scored
 from rollouts.store import now
 from rollouts.tasks import Task
+from rollouts.terminal import counted
 from rollouts.workspace import count_changes, file_changes
 
 RESULTS = "evaluation_results.json"
+MAX_RESULTS_BYTES = 256 * 1024 * 1024
 CARD = "scoring_results.md"
 _OF_THE_RUN = ("run_id", "task_id", "model", "agent", "run_dir")
 _UNSCORED = (Status.SANDBOX_FAILED, Status.CANCELLED)
@@ -171,7 +173,7 @@ def _why_not(result: RunResult, patch: Path) -> tuple[str, str] | None:
 
 
 def _amount(changes: Mapping[str, int]) -> str:
-    return f"{changes['files']} files, +{changes['lines_added']} -{changes['lines_removed']}"
+    return f"{counted(changes['files'], 'file')}, +{changes['lines_added']} -{changes['lines_removed']}"
 
 
 def _document(result: RunResult, scored: Scored, patch: bytes, backend: str, digest: str | None) -> dict[str, Any]:
@@ -207,8 +209,13 @@ def _rubrics(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def load_evaluation(folder: Path) -> dict[str, Any] | None:
     """A run's `evaluation_results.json`; None when there is none that can be read."""
+    path = folder / RESULTS
     try:
-        value: dict[str, Any] = json.loads((folder / RESULTS).read_text())
+        if not path.is_file() or path.stat().st_size > MAX_RESULTS_BYTES:
+            return None
+        value: dict[str, Any] = json.loads(path.read_text())
+        if value["run_id"] != folder.name:
+            return None
         Evaluated.from_json({**dict.fromkeys(_OF_THE_RUN, ""), **value, "flags": len(value["flags"]), "error": None})
         for rubric in _rubrics(value):
             _ = rubric["judged_by"], rubric["score"]

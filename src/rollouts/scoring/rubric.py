@@ -26,8 +26,10 @@ class Observed:
     trouble: str | None = None
     """Why the tests could not be run at all. May be the patch's doing, or the task's."""
     timed_out: bool = False
+    by_exit_code: frozenset[str] = frozenset()
+    """Steps that told of no test one by one, so that only their exit codes count."""
     ours: bool = False
-    """The trouble is surely neither the patch's nor the task's doing."""
+    """The trouble is not held against the patch, whoever caused it."""
 
 
 def rubrics_of(evaluation: Evaluation) -> tuple[Rubric, ...]:

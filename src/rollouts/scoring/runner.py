@@ -34,11 +34,11 @@ def plan_tests(task: Task) -> TestPlan:
     if evaluation.command:
         return TestPlan(command=evaluation.command)
     hidden = [path for path in test_files(task) if _is_pytest(path)]
-    python = [path for path in dict.fromkeys((*scripts, *expected_files(task))) if path.endswith(".py")]
+    python = [path for path in dict.fromkeys((*scripts, *expected_files(task), *hidden)) if path.endswith(".py")]
     own = [path for path in python if _is_pytest(path) or path not in scripts]  # whatever its name, an id names it
     others = [path for path in scripts if path not in own]
-    if not own and not others:
-        own = hidden or (["."] if evaluation.fail_to_pass or evaluation.pass_to_pass else [])
+    if not own and not others and (evaluation.fail_to_pass or evaluation.pass_to_pass):
+        own = ["."]
     return TestPlan(python=tuple(own), scripts=tuple(others))
 
 

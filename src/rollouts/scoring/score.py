@@ -24,10 +24,12 @@ from rollouts.scoring.rubric import (
     total_of,
 )
 from rollouts.scoring.runner import TestPlan, plan_tests
+from rollouts.scoring.tests import TestStatus
 from rollouts.scoring.tree import ScoredTree, scored_tree
 from rollouts.scoring.verdict import Outcome, Scored
 from rollouts.tasks import Task
 
+SILENT = "the tests told of no test and exited with 0; without this patch they tell"
 SCORER = 1
 """Part of every evaluation's digest: raise it when the same patch may get another verdict."""
 
@@ -61,7 +63,7 @@ class Scorer:
         self._digests: dict[str, str] = {}
         self._jobs = 0
         self._once = Once(backend.cancelled)
-        self._references: dict[str, str | None] = {}
+        self._references: dict[str, Observed] = {}
 
     def digest(self, task: Task) -> str:
         """Names everything but the patch that a verdict depends on."""
@@ -128,6 +130,8 @@ class Scorer:
             if blame is not None:
                 return _error(blame, tree, seconds)
             notes.append(f"{observed.trouble}; without this patch it is not so")
+        elif observed.by_exit_code - self._reference(task, start, plan, place, observed).by_exit_code:
+            observed = replace(observed, bent=(*observed.bent, SILENT))
         return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
 
     def _box(self, task: Task, tree: ScoredTree, patch: bytes, plan: TestPlan, place: Place) -> BoxResult:
@@ -163,19 +167,27 @@ class Scorer:
         None: it is the patch's doing. The reference is the task's solution, else the untouched start.
         """
         self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
-        known = self._references[task.digest]
+        known = self._references[task.digest].trouble
         return None if known is None else f"{trouble}; the same with {_reference_name(task)}: {known}"
+
+    def _reference(self, task: Task, start: Start, plan: TestPlan, place: Place, observed: Observed) -> Observed:
+        """What the reference gives, asked only when it matters; a reference in trouble is no measure."""
+        if not observed.by_exit_code or set(observed.results.values()) != {TestStatus.PASSED}:
+            return observed
+        self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
+        known = self._references[task.digest]
+        return observed if known.trouble or known.timed_out else known
 
     def _try_reference(self, task: Task, start: Start, plan: TestPlan, place: Place) -> None:
         patch = task.solution.read_bytes() if task.solution else b""
         try:
             changes = start.apply(patch).changes if patch.strip() else {}
         except PatchRefused as exc:
-            self._references[task.digest] = f"solution.patch does not apply: {exc}"
+            self._references[task.digest] = Observed(trouble=f"solution.patch does not apply: {exc}")
             return
         tree = scored_tree(task, start, changes, plan.python)
         quiet = replace(place, run_id=f"{place.run_id}.reference", log=lambda data: None)
-        self._references[task.digest] = self._box(task, tree, patch, plan, quiet).observed().trouble
+        self._references[task.digest] = self._box(task, tree, patch, plan, quiet).observed()
 
     def _judged(
         self,
@@ -197,7 +209,8 @@ class Scorer:
         rubrics = rubric_scores(task.evaluation, tests, judgements, tested=not plan.is_empty, zero=zero)
         total, coverage = total_of(rubrics)
         if total is None:
-            return _error("nothing could be judged: no tests, and no judge's answer", tree, seconds, rubrics=rubrics)
+            reasons = dict.fromkeys(rubric.reason for rubric in rubrics if rubric.reason)
+            return _error(f"nothing could be judged: {'; '.join(reasons)}", tree, seconds, rubrics=rubrics)
         if plan.is_empty:
             outcome = Outcome.RESOLVED if total >= self._benchmark.pass_threshold else Outcome.TESTS_FAILED
         else:

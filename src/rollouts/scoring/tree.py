@@ -5,6 +5,7 @@ remove and an archive of files to write; so the same patch gives the same tree o
 """
 
 import io
+import re
 import stat
 import tarfile
 import time
@@ -18,6 +19,8 @@ from rollouts.scoring.bending import (
     Flag,
     always_undone,
     has_pytest_settings,
+    looks_like_test,
+    names_tests,
     settings_changed,
     with_settings_of,
     worth_telling,
@@ -39,7 +42,7 @@ class ScoredTree:
     empty_folders: tuple[str, ...]
     """Folders of the start in which git knows of nothing any more, the deepest first."""
     pytest_config: str | None = None
-    """Where the settings are that pytest must use; a patch may bring files of the same name elsewhere."""
+    """Where the settings are that pytest must use; None: the task has none."""
 
     def removals(self) -> bytes:
         """Everything that goes or is written anew, for `xargs -0 rm`; the box may have more there than git knows."""
@@ -116,7 +119,7 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
         if content is not None:
             flags += _told(path, content, before.get(path), task)
     _settle(start, kept, flags)
-    config = _own_config(start, tests, own_pytest)
+    config, settings = _own_config(start, tests, kept, own_pytest)
     folders = {str(parent) for path in (*start.paths, *kept) for parent in PurePosixPath(path).parents}
     for path, content in (*tests.items(), *config.items()):
         _make_room(start, kept, folders, path)
@@ -125,7 +128,7 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
         _real(start, kept),
         tuple(sorted(flags, key=lambda flag: (flag.path, flag.kind))),
         _empty(start, kept),
-        next(iter(config), None),
+        settings,
     )
 
 
@@ -135,8 +138,10 @@ class _Protection:
     def __init__(self, task: Task, start: Start, tests: Iterable[str]) -> None:
         self._start, self._top = start, _top(task)
         self._patterns = task.evaluation.protected_paths
-        self._tests = {*tests, *expected_files(task)}
+        self._tests = {*tests, *expected_files(task), *_files_of_modules(task)}
         self._folders = {folder for path in self._tests if (folder := _test_folder(path))}
+        if task.evaluation.command:  # then the tests may be the repository's own
+            self._folders |= {f"{self._top}{name}" for name in TEST_FOLDERS}
 
     def kind(self, path: str) -> str | None:
         """Why a change of that path is undone; None when it stays."""
@@ -144,7 +149,17 @@ class _Protection:
             return "protected_path"
         if path in self._tests or any(path == folder or path.startswith(f"{folder}/") for folder in self._folders):
             return "test_file"
-        return always_undone(path.removeprefix(self._top), path not in self._start)
+        is_new = path not in self._start
+        if not is_new and looks_like_test(path):
+            return "test_file"
+        return always_undone(path.removeprefix(self._top), is_new)
+
+
+def _files_of_modules(task: Task) -> set[str]:
+    """Files behind ids like `tests.test_a.TestB::test_c`, as JUnit XML has them."""
+    ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
+    names = {test_id.partition("::")[0].replace(".", "/") for test_id in ids if "/" not in test_id and "." in test_id}
+    return {f"{name}.py" for each in names for name in (each, each.rpartition("/")[0]) if name}
 
 
 def _top(task: Task) -> str:
@@ -156,7 +171,7 @@ def _test_folder(path: str) -> str | None:
     """The folder of tests that a test lies in; tests beside the code they test have none."""
     parts = PurePosixPath(path).parts[:-1]
     for count, part in enumerate(parts, 1):
-        if part in TEST_FOLDERS:
+        if names_tests(part):
             return "/".join(parts[:count])
     return None
 
@@ -181,6 +196,8 @@ def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iter
             yield Flag("link", path, "kept", f"leads to {target}")
         return
     inner = path.removeprefix(_top(task))
+    if inner in re.split(r"[\s;&|()<>=\"']+(?:\./)?|^\./", task.evaluation.command or ""):
+        yield Flag("test_command", path, "kept", "the command that runs the tests names it")
     for kind, detail in worth_telling(inner, content.mode == EXECUTABLE, before, content.data):
         if kind == "runner_config" and "make" in detail and "make" not in (task.evaluation.command or ""):
             continue
@@ -212,20 +229,25 @@ def _make_room(start: Start, kept: Changes, folders: set[str], path: str) -> Non
         kept[other] = None
 
 
-def _own_config(start: Start, tests: dict[str, Content], wanted: Iterable[str]) -> dict[str, Content]:
-    """The task's own settings of pytest, under a name that no patch has a say in; beside the place they came from."""
+def _own_config(
+    start: Start, tests: dict[str, Content], kept: Changes, wanted: Iterable[str]
+) -> tuple[dict[str, Content], str | None]:
+    """The task's own settings of pytest, and their path. Where a patch changed that file, a copy beside it is made."""
     above = [set(PurePosixPath(path).parents) or {PurePosixPath()} for path in wanted]
     if not above:
-        return {}
+        return {}, None
     shared = set.intersection(*above)
     for folder in sorted(shared, key=lambda parent: len(parent.parts), reverse=True):
         for name in PYTEST_CONFIGS:
             place = str(folder / name)
             data = tests[place].data if place in tests else start.read(place).get(place)
             if data is not None and has_pytest_settings(name, data):
+                if place not in kept:
+                    return {}, place
                 suffix = PurePosixPath(f"x{name}" if name.startswith(".") else name).suffix
-                return {str(folder / f"{OWN_CONFIG}{suffix}"): Content(PLAIN, data)}
-    return {f"{OWN_CONFIG}.ini": Content(PLAIN, b"[pytest]\n")}
+                copy = str(folder / f"{OWN_CONFIG}{suffix}")
+                return {copy: Content(PLAIN, data)}, copy
+    return {}, None
 
 
 def _real(start: Start, kept: Changes) -> Changes:
