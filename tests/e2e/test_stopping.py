@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,8 @@ def test_the_next_start_brings_the_manifest_of_a_killed_batch_up_to_date(project
 def test_a_signal_while_the_first_image_builds_ends_at_once(
     project: Project, number: signal.Signals, code: int
 ) -> None:
-    project.task("greet", Dockerfile="ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN sleep 40\n")
+    never_built = f"ARG BASE_IMAGE\nFROM ${{BASE_IMAGE}}\nRUN sleep 40 # {uuid.uuid4()}\n"
+    project.task("greet", Dockerfile=never_built)
     command = [sys.executable, str(SCRIPT), "run", "bench.toml", "--backend", "docker"]
     with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
