@@ -21,6 +21,7 @@ MANIFEST = "eval_manifest.json"
 MANIFEST_EVERY_S = 1.0
 SHARE_OF_TIME = 0.05
 """The most that writing it may take of the time between two writings: a large batch is written less often."""
+MAX_BYTES = 512 * 1024 * 1024
 SCHEMA = 1
 
 
@@ -61,8 +62,11 @@ class Evaluated:
         for share in (line.total_score, line.coverage):
             if share is not None and not (type(share) in (int, float) and 0 <= share <= 1):
                 raise ValueError
-        if type(line.flags) is not int or line.resolved not in (True, False, None) or not isinstance(line.run_id, str):
+        if type(line.flags) is not int or not isinstance(line.run_id, str):
             raise TypeError
+        resolved = line.outcome == Outcome.RESOLVED if line.has_verdict else None
+        if line.resolved is not resolved or (line.total_score is None) is line.has_verdict:
+            raise ValueError
         return line
 
 
@@ -74,8 +78,11 @@ def mean_score(lines: Sequence[Evaluated]) -> float | None:
 
 def load_verdicts(folder: Path) -> dict[str, Evaluated]:
     """The lines of a batch's `eval_manifest.json` by run id; empty when it was never scored."""
+    path = folder / MANIFEST
     try:
-        document = json.loads((folder / MANIFEST).read_text())
+        if path.exists() and (not path.is_file() or path.stat().st_size > MAX_BYTES):
+            raise ValueError
+        document = json.loads(path.read_text())
         lines = [Evaluated.from_json(line) for line in document["results"]]
     except FileNotFoundError:
         return {}

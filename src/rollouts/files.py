@@ -99,11 +99,13 @@ class Journal:
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal, without a torn last one. Safe while another process writes it."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError  # a pipe would never end
         with path.open("rb") as lines:
             for line in lines:
                 if line.endswith(b"\n"):
                     yield json.loads(line)
     except OSError as exc:
         raise StoreError(f"{path}: cannot be read: {exc.strerror}") from exc
-    except ValueError:
+    except (ValueError, RecursionError):
         raise StoreError(f"{path}: a line is not valid JSON; the journal is damaged") from None

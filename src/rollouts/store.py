@@ -92,6 +92,8 @@ class BatchState:
                 result = RunResult.from_json(event["run"])
                 if not is_name(result.run_id):
                     raise ValueError  # it becomes a path
+                if any(type(count) is not int for count in (result.changes or {}).values()):
+                    raise TypeError
                 self.results[result.run_id] = result
                 return result.run_id
             case "started":

@@ -123,7 +123,8 @@ def show_check(check: TaskCheck) -> None:
     """What `validate --run` says about one task."""
     out = open_console(sys.stdout)
     scores = ", ".join(f"{patch} {'/'.join(map(_score, found))}" for patch, found in check.scores.items())
-    out.print(Text(f"{'✓' if check.is_fine else '✗'} {check.task_id}: {scores}"), soft_wrap=True)
+    said = f"{check.task_id}: {scores}" if scores else check.task_id
+    out.print(Text(f"{'✓' if check.is_fine else '✗'} {said}"), soft_wrap=True)
     for text in (*check.problems, *(f"flaky: {test}" for test in check.flaky)):
         out.print(Text(f"  {printable(text)}"), soft_wrap=True)
     for text in check.warnings:

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -317,7 +318,8 @@ IMPORT_ATTACKS = {
     "results printed": "print('36 passed in 0.01s')\nimport os\nos._exit(0)\n",
     "results printed in our form": PROTOCOL
     + "for name in names:\n    print('WORD test ' + json.dumps({'id': name, 'status': 'passed'}), flush=True)\n"
-    + 'print(\'WORD finished {"status": 0, "must_fail": 6, "passed": 0, "changed": 0}\', flush=True)\nos._exit(0)\n',
+    + 'print(\'WORD finished {"status": 0, "must_fail": 3, "ran": 3, "passed": 0, "changed": 0}\', flush=True)\n'
+    + "os._exit(0)\n",
     "results written to every descriptor": PROTOCOL
     + """
 for number in os.listdir("/proc/self/fd"):
@@ -825,7 +827,7 @@ def test_a_script_that_the_command_names_is_flagged(bench: Bench, tmp_path: Path
     assert [(flag.kind, flag.path, flag.action) for flag in scored.flags] == [("test_command", "check.sh", "kept")]
 
 
-@pytest.mark.parametrize("folder", ["checks", "pkg_tests", "unit-tests"])
+@pytest.mark.parametrize("folder", ["pkg_tests", "unit-tests"])
 def test_helpers_beside_listed_tests_are_put_back(bench: Bench, tmp_path: Path, folder: str) -> None:
     tests = {
         f"{folder}/test_a.py": "from helper import check\nimport app\n\ndef test_a():\n    check(app.x)\n",
@@ -849,7 +851,10 @@ def test_tests_that_fall_silent_are_no_pass(bench: Bench, tmp_path: Path) -> Non
     task = make_task(
         tmp_path / "silent",
         repo={"calc.sh": BAD_CALC},
-        files={"tests/run.sh": CHECK},
+        files={
+            "tests/run.sh": CHECK,
+            "solution.patch": "--- a/calc.sh\n+++ b/calc.sh\n@@ -1 +1 @@\n-add() { echo 0; }\n+add() { echo 3; }\n",
+        },
         meta={"evaluation": {"command": "sh tests/run.sh"}},
     )
     scored = check_not_resolved(bench, task, add({"calc.sh": "exit 0\n"}))
@@ -910,3 +915,99 @@ def test_a_small_patch_that_unpacks_to_gigabytes_is_refused(bench: Bench, tmp_pa
     scored = bench.score(task, add({f"big{number}.bin": bytes(45_000_000) for number in range(7)}))
     assert scored.outcome is Outcome.APPLY_FAILED
     assert "more than 268,435,456 bytes" in scored.notes[0]
+
+
+# --- right patches of products that are named like tests -----------------------------------------------------------
+
+
+CALC_TEST = "from calc import x\n\ndef test_x():\n    assert x == 2\n"
+ODD_PRODUCTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a folder like tests above the tests": ("spec-parser/calc.py", "spec-parser/tests/test_a.py", {}),
+    "a folder that ends in checks": ("health_checks/calc.py", "health_checks/tests/test_a.py", {}),
+    "tests beside the product in a folder like tests": ("load-test/calc.py", "load-test/test_a.py", {}),
+    "a folder t": ("t/calc.py", "t/test_a.py", {}),
+    "a folder spec that the solution changes": ("spec/calc.py", "spec/test_a.py", {"solution": True}),
+    "a subdir named spec": ("spec/calc.py", "spec/test_a.py", {"subdir": "spec"}),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_PRODUCTS)
+def test_a_product_that_is_named_like_tests_may_be_mended(bench: Bench, tmp_path: Path, odd: str) -> None:
+    product, test, parts = ODD_PRODUCTS[odd]
+    settings = f"[pytest]\npythonpath = {Path(product).parent}\n"
+    patch = f"--- a/{product}\n+++ b/{product}\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    meta: dict[str, Any] = {"evaluation": {"fail_to_pass": [f"{test}::test_x"]}}
+    if "subdir" in parts:
+        meta["repo"] = {"subdir": parts["subdir"]}
+    task = make_task(
+        tmp_path / "odd",
+        repo={product: "x = 1\n", test: CALC_TEST, "pytest.ini": settings},
+        files={"solution.patch": patch} if "solution" in parts else {},
+        meta=meta,
+    )
+    scored = bench.score(task, add({product: "x = 2\n"}))
+    assert scored.resolved, (scored.flags, scored.notes)
+
+
+def test_a_product_file_named_like_a_test_may_be_mended(bench: Bench, tmp_path: Path) -> None:
+    task = make_task(
+        tmp_path / "ab",
+        repo={"ab_test.py": "x = 1\n"},
+        files={"tests/test_a.py": "from ab_test import x\n\ndef test_x():\n    assert x == 2\n"},
+    )
+    assert bench.score(task, add({"ab_test.py": "x = 2\n"})).resolved
+
+
+def test_doctests_of_the_product_itself_can_be_mended(bench: Bench, tmp_path: Path) -> None:
+    text = '''def x():\n    """\n    >>> x()\n    2\n    """\n    return {}\n'''
+    task = make_task(
+        tmp_path / "doctest",
+        repo={"calc.py": text.format(1), "pytest.ini": "[pytest]\naddopts = --doctest-modules\n"},
+        meta={"evaluation": {"fail_to_pass": ["calc.py::calc.x"]}},
+    )
+    assert bench.score(task, add({"calc.py": text.format(2)})).resolved
+
+
+LEAK = """
+import pytest, app
+
+@pytest.fixture(scope="{scope}", autouse=True)
+def tidy():
+    yield
+    assert not getattr(app, "LEAKED", False)
+"""
+
+
+@pytest.mark.parametrize("scope", ["session", "package", "module"])
+def test_what_fails_when_shared_fixtures_end_is_a_failure(bench: Bench, tmp_path: Path, scope: str) -> None:
+    hidden = {**HIDDEN_TEST, "tests/conftest.py": LEAK.format(scope=scope)}
+    task = make_task(tmp_path / "leak", repo={"app.py": "x = 1\n"}, files=hidden)
+    assert bench.score(task, FIX).resolved
+    assert not bench.score(task, add({"app.py": "x = 2\nLEAKED = True\n"})).resolved
+
+
+def test_ending_the_session_before_tests_that_must_fail_wins_nothing(bench: Bench, tmp_path: Path) -> None:
+    code = """
+import pytest
+def runtest(self):
+    runtest.calls += 1
+    if runtest.calls == 1:
+        pytest.exit("", returncode=0)
+runtest.calls = 0
+pytest.Function.runtest = runtest
+x = 1
+"""
+    task = make_task(tmp_path / "exit", repo={"app.py": "x = 1\n"}, files=HIDDEN_TEST)
+    check_not_resolved(bench, task, add({"app.py": code}))
+
+
+def test_tests_that_may_not_be_written_are_run(bench: Bench, tmp_path: Path) -> None:
+    meta = {"evaluation": {"setup": "chmod -R a-w tests"}}
+    task = make_task(tmp_path / "readonly", repo={"app.py": "x = 1\n"}, files=HIDDEN_TEST, meta=meta)
+    assert bench.score(task, FIX).resolved
+
+
+def test_a_command_that_only_tells_of_failures_is_believed(bench: Bench, tmp_path: Path) -> None:
+    command = "grep -q 2 app.py || { echo 'not ok 1 - x'; exit 1; }"
+    task = make_task(tmp_path / "quiet", repo={"app.py": "x = 1\n"}, meta={"evaluation": {"command": command}})
+    assert bench.score(task, FIX).resolved

@@ -25,10 +25,10 @@ class Ran:
         repo = write_files(folder / "repo", {".rollouts-pytest.ini": "[pytest]\n", **files})
         paths = paths or tuple(name for name in files if name.startswith("test_"))
         options = ["-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", str(repo)]
-        arguments = [*options, "-c", str(repo / ".rollouts-pytest.ini"), *(str(repo / path) for path in paths)]
+        options += ["-c", str(repo / ".rollouts-pytest.ini")]
         settings = folder / "pytest.json"
         own = {"files": [str(repo / path) for path in paths], "folder": str(repo), "seed": "00c0ffee0123"}
-        settings.write_text(json.dumps({"arguments": arguments, **own}))
+        settings.write_text(json.dumps({"options": options, **own}))
         done = subprocess.run(
             [sys.executable, str(sandbox_file("run_pytest.py")), str(settings)],
             input=f"{WORD}\n".encode(),

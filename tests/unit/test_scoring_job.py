@@ -171,19 +171,14 @@ def test_a_box_gets_its_steps_in_order(tmp_path: Path) -> None:
 
 def test_pytest_is_told_its_files_and_its_settings(tmp_path: Path) -> None:
     settings = json.loads(box_files(tmp_path, "tests/test_a.py")["pytest.json"])
-    assert settings["arguments"][-4:] == [
-        "/app/my repo",
-        "-c",
-        "/rollouts/my in/pytest.ini",
-        "/app/my repo/tests/test_a.py",
-    ]
-    assert settings["arguments"][-5] == "--rootdir"
+    assert settings["options"][-4:] == ["--rootdir", "/app/my repo", "-c", "/rollouts/my in/pytest.ini"]
+    assert settings["files"] == ["/app/my repo/tests/test_a.py"]
     assert int(settings["seed"], 16) >= 0
 
 
 def test_pytest_that_looks_by_itself_is_given_the_repository(tmp_path: Path) -> None:
     settings = json.loads(box_files(tmp_path, fail_to_pass=["x"])["pytest.json"])
-    assert settings["arguments"][-1] == "/app/my repo"
+    assert settings["files"] == ["/app/my repo"]
 
 
 def test_a_command_is_one_step_and_needs_no_pytest(tmp_path: Path) -> None:

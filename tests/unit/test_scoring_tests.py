@@ -30,7 +30,7 @@ P, F, E, S = Status.PASSED, Status.FAILED, Status.ERROR, Status.SKIPPED
 WHOLE = (
     b"\n@ begin tree\n\n@ end tree 0\n\n@ begin pytest\nhello\n\n@ runner {}\n"
     b'\n@ test {"id": "t.py::a", "status": "passed"}\n\n@ test {"id": "t.py::\xc3\xa9", "status": "failed"}\n'
-    b'\n@ finished {"status": 1, "must_fail": 6, "passed": 0, "changed": 0}\n\n@ end pytest 1\nbetween\n'
+    b'\n@ finished {"status": 1, "must_fail": 6, "ran": 6, "passed": 0, "changed": 0}\n\n@ end pytest 1\nbetween\n'
     b'\n@ begin metrics\n{"a": 1}\n\n@ end metrics 0\n'
 )
 
@@ -105,7 +105,7 @@ def test_own_lines_before_any_step_are_passed_over() -> None:
         b"@ test " + b"[" * 100_000,
         b'@ test {"id": ' + b"1" * 5000 + b"}",
         b"@ finished {}",
-        b'@ finished {"status": "x", "must_fail": 1, "passed": 0, "changed": 0}',
+        b'@ finished {"status": "x", "must_fail": 1, "ran": 1, "passed": 0, "changed": 0}',
         b'@ finished {"status": 1}',
         b"@ finished []",
         b"@ hello",
@@ -125,15 +125,16 @@ def test_an_exit_code_that_is_none_is_no_success(code: bytes) -> None:
 
 
 def test_test_files_that_were_rewritten_are_told() -> None:
-    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "passed": 0, "changed": 1}\n').bent == CHANGED
+    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "ran": 6, "passed": 0, "changed": 1}\n').bent == CHANGED
 
 
 def test_tests_that_must_fail_and_do_not_are_told() -> None:
-    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "passed": 1, "changed": 0}\n').bent == MUST_FAIL
-    assert step_of(b'@ finished {"status": 0, "must_fail": 0, "passed": 0, "changed": 0}\n').bent == UNCHECKED
+    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "ran": 6, "passed": 1, "changed": 0}\n').bent == MUST_FAIL
+    assert step_of(b'@ finished {"status": 0, "must_fail": 0, "ran": 0, "passed": 0, "changed": 0}\n').bent == UNCHECKED
+    assert step_of(b'@ finished {"status": 0, "must_fail": 3, "ran": 1, "passed": 0, "changed": 0}\n').bent == UNCHECKED
     broken = b'@ test {"id": "tests", "status": "error"}\n@ finished '
-    assert step_of(broken + b'{"status": 1, "must_fail": 0, "passed": 0, "changed": 0}\n').bent is None
-    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "passed": 0, "changed": 0}\n').bent is None
+    assert step_of(broken + b'{"status": 1, "must_fail": 0, "ran": 0, "passed": 0, "changed": 0}\n').bent is None
+    assert step_of(b'@ finished {"status": 0, "must_fail": 6, "ran": 6, "passed": 0, "changed": 0}\n').bent is None
 
 
 def test_a_status_that_only_we_give_does_not_raise() -> None:
@@ -244,7 +245,7 @@ def tap(*lines: str) -> TapReader:
         ("ok 1 - adds \\# skip", {"adds # skip": P}),
         ("ok 1 - issue \\#3", {"issue #3": P}),
         ("ok 1 - issue #3", {"issue #3": P}),
-        ("ok 1 - adds # time=3ms", {"adds # time=3ms": P}),
+        ("ok 1 - adds # time=3ms", {"adds": P}),
         ("ok 1 - skip this # todolist", {"skip this # todolist": P}),
         ("    ok 1 - of a subtest", {}),
         ("\tnot ok 1 - of a subtest", {}),

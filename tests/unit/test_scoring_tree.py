@@ -140,7 +140,7 @@ def test_files_that_expected_tests_name_are_protected_wherever_they_are(tmp_path
     assert base.after(tree.changes) == base.after({"pkg/other.py": plain("x\n")})
 
 
-@pytest.mark.parametrize("folder", ["tests", "pkg/test", "src/__tests__", "spec", "t"])
+@pytest.mark.parametrize("folder", ["tests", "pkg/test", "src/__tests__", "spec", "unit-tests"])
 def test_the_whole_folder_of_tests_is_protected(folder: str, tmp_path: Path) -> None:
     script = {"path": f"{folder}/deep/run.sh", "rubric_id": "r", "content": "exit 0\n"}
     base = made(tmp_path, hidden={}, rubrics=[{"id": "r"}], test_scripts=[script])

@@ -13,8 +13,7 @@ from typing import Any
 
 import tomli
 
-TEST_FOLDERS = ("tests", "test", "__tests__", "testing", "spec", "specs", "t")
-_TEST_FOLDER = re.compile(r"(.*[_-])?(tests?|__tests__|testing|specs?|checks?|t)([_-].*)?")
+TEST_FOLDERS = ("tests", "test", "__tests__", "spec", "specs")
 _TEST_FILE = re.compile(
     r"test_.*\.py|.*_test\.(py|go|rb|exs?|dart)|.*\.(test|spec)\.[cm]?[jt]sx?|.*_spec\.rb|.*Tests?\.(java|kt|cs)"
 )
@@ -62,7 +61,7 @@ class Flag:
 
 def names_tests(folder: str) -> bool:
     """Whether a folder that holds a task's tests is named as one for tests."""
-    return _TEST_FOLDER.fullmatch(folder) is not None
+    return folder in TEST_FOLDERS or folder.endswith(("_tests", "-tests"))
 
 
 def looks_like_test(path: str) -> bool:

@@ -100,9 +100,9 @@ class ScoringBox:
         config = self.tree.pytest_config
         own = ["-c", f"{repo}/{config}" if config else f"{inputs}/pytest.ini"]
         paths = [repo if path == "." else f"{repo}/{path}" for path in self.plan.python]
-        arguments = [*_PYTEST_OPTIONS, "--rootdir", repo, *own, *paths]
+        options = [*_PYTEST_OPTIONS, "--rootdir", repo, *own]
         folder = f"{repo}/{PurePosixPath(self.plan.python[0]).parent}"
-        settings = {"arguments": arguments, "files": paths, "folder": folder, "seed": secrets.token_hex(6)}
+        settings = {"options": options, "files": paths, "folder": folder, "seed": secrets.token_hex(6)}
         return json.dumps(settings).encode()
 
 

@@ -219,6 +219,10 @@ def load_evaluation(folder: Path) -> dict[str, Any] | None:
         Evaluated.from_json({**dict.fromkeys(_OF_THE_RUN, ""), **value, "flags": len(value["flags"]), "error": None})
         for rubric in _rubrics(value):
             _ = rubric["judged_by"], rubric["score"]
+        if value["outcome"] is None or type(value["flags"]) is not list:
+            return None
+        if (value["outcome"] == Outcome.ERROR) is not isinstance(value["error"], dict):
+            return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return value

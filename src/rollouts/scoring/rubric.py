@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from rollouts.scoring.judge import Judgement
-from rollouts.scoring.tests import Results, TestStatus
+from rollouts.scoring.tests import MAX_ID_CHARACTERS, Results, TestStatus
 from rollouts.scoring.verdict import Outcome, RubricScore, TestResult
 from rollouts.tasks import Evaluation, Rubric
 
@@ -46,7 +46,7 @@ def test_results(evaluation: Evaluation, observed: Observed) -> tuple[TestResult
         **dict.fromkeys(evaluation.fail_to_pass, "fail_to_pass"),
     }
     seen = {test_id: status for test_id, status in sorted(observed.results.items()) if test_id not in expected}
-    told = {test_id: observed.results.get(test_id, TestStatus.MISSING) for test_id in expected}
+    told = {test_id: observed.results.get(test_id[:MAX_ID_CHARACTERS], TestStatus.MISSING) for test_id in expected}
     covered = {_script_of(test_id, observed) for test_id in told}
     beside = [test_id for test_id in seen if told and _script_of(test_id, observed) not in covered]
     rubrics = _rubrics_of(evaluation, observed, told or seen, beside)

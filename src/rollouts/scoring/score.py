@@ -1,5 +1,6 @@
 """One patch, scored: applied, put into a fresh box, tested there, judged. The result is the same on every backend."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ class Scorer:
         self._lock = threading.Lock()
         self._starts: dict[str, Start] = {}
         self._digests: dict[str, str] = {}
+        self._solutions: dict[str, frozenset[str]] = {}
         self._jobs = 0
         self._once = Once(backend.cancelled)
         self._references: dict[str, Observed] = {}
@@ -104,6 +106,14 @@ class Scorer:
                 self._starts[source.digest] = Start(source.base_git)
             return self._starts[source.digest]
 
+    def _solved_by(self, task: Task, start: Start) -> frozenset[str]:
+        """What the task's solution changes."""
+        if task.digest not in self._solutions:
+            patch = task.solution.read_bytes() if task.solution else b""
+            with contextlib.suppress(PatchRefused):
+                self._solutions[task.digest] = frozenset(start.apply(patch).changes if patch.strip() else ())
+        return self._solutions.setdefault(task.digest, frozenset())
+
     def _nothing(self, task: Task, outcome: Outcome, why: str) -> Scored:
         """A verdict without a box: nothing was earned."""
         tested = not plan_tests(task).is_empty
@@ -117,7 +127,7 @@ class Scorer:
 
     def _test(self, task: Task, start: Start, changes: Changes, patch: bytes, place: Place) -> Scored:
         plan = plan_tests(task)
-        tree = scored_tree(task, start, changes, plan.python)
+        tree = scored_tree(task, start, changes, plan.python, self._solved_by(task, start))
         notes: list[str] = []
         observed, seconds = Observed(), 0.0
         metrics: Mapping[str, object] = {}
@@ -176,7 +186,8 @@ class Scorer:
             return observed
         self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
         known = self._references[task.digest]
-        return observed if known.trouble or known.timed_out else known
+        tells = task.solution is not None or TestStatus.PASSED in known.results.values()
+        return known if tells and known.trouble is None and not known.timed_out else observed
 
     def _try_reference(self, task: Task, start: Start, plan: TestPlan, place: Place) -> None:
         patch = task.solution.read_bytes() if task.solution else b""
@@ -185,7 +196,7 @@ class Scorer:
         except PatchRefused as exc:
             self._references[task.digest] = Observed(trouble=f"solution.patch does not apply: {exc}")
             return
-        tree = scored_tree(task, start, changes, plan.python)
+        tree = scored_tree(task, start, changes, plan.python, changes)
         quiet = replace(place, run_id=f"{place.run_id}.reference", log=lambda data: None)
         self._references[task.digest] = self._box(task, tree, patch, plan, quiet).observed()
 

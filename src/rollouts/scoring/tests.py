@@ -22,7 +22,7 @@ MAX_METRICS_DEPTH = 32
 MAX_LINE_BYTES = 1024 * 1024
 MAX_JUNIT_BYTES = 64 * 1024 * 1024
 CHANGED = "a test file was rewritten before all tests were read"
-UNCHECKED = "tests that must fail were not found, though nothing else went wrong"
+UNCHECKED = "tests that must fail were not run, though nothing else went wrong"
 MUST_FAIL = "tests that must fail did not: something makes tests pass"
 
 
@@ -143,7 +143,7 @@ class Reader:
                 step.bent = CHANGED
             elif fields["passed"]:
                 step.bent = MUST_FAIL
-            elif not fields["must_fail"] and set(step.results.values()) <= {TestStatus.PASSED}:
+            elif fields["ran"] != (fields["must_fail"] or -1) and set(step.results.values()) <= {TestStatus.PASSED}:
                 step.bent = UNCHECKED
 
 
@@ -153,6 +153,8 @@ class TapReader:
     _LINE = re.compile(rb"^(?:(?:not )?ok(?![^ \t\r\n])|1\.\.\d|Bail out!).*$", re.MULTILINE)
     _RESULT = re.compile(r"(not )?ok(?![^ \t])[ \t]*(\d{1,9})?[ \t]*(?:-[ \t]+|-$)?(.*)")
     _PLAN = re.compile(r"1\.\.(\d{1,9})\b")
+    _TIME = re.compile(r"[ \t]# time=.*|\t([\d.]+s|\(cached\))$")
+    """How long it took is no part of a test's name."""
     _DIRECTIVE = re.compile(r"(?:^|[ \t])#[ \t]*(skip|todo\b)", re.IGNORECASE)
 
     def __init__(self) -> None:
@@ -177,7 +179,7 @@ class TapReader:
             self._count += 1
             bad, number, text = found.groups()
             directive = self._DIRECTIVE.search(text)
-            name = (text[: directive.start()] if directive else text).strip().replace("\\#", "#")
+            name = self._TIME.sub("", text[: directive.start()] if directive else text).strip().replace("\\#", "#")
             add(self.results, name or (number or str(self._count)), self._status(bool(bad), directive))
         elif found := self._PLAN.match(line):
             self._plan = int(found.group(1))

@@ -9,7 +9,7 @@ import re
 import stat
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -97,10 +97,28 @@ def expected_files(task: Task) -> list[str]:
     return list(dict.fromkeys(test_id.partition("::")[0] for test_id in ids if "::" in test_id))
 
 
-def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable[str] = ()) -> ScoredTree:
-    """Put back what bends the verdict, add the hidden tests. `config_for`: files that our own pytest will be given."""
+def _named_files(task: Task) -> set[str]:
+    """The same without those whose tests stand in the texts of the product itself."""
+    ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
+    return {test_id.partition("::")[0] for test_id in ids if "::" in test_id and not _is_doctest(test_id)}
+
+
+def _is_doctest(test_id: str) -> bool:
+    """Whether pytest found a test in the text of a module: `calc.py::calc.add`."""
+    path, _, name = test_id.partition("::")
+    stem = PurePosixPath(path).stem
+    return not looks_like_test(path) and (name == stem or name.startswith(f"{stem}.") or f".{stem}." in name)
+
+
+def scored_tree(
+    task: Task, start: Start, changes: Changes, config_for: Iterable[str] = (), solved_by: Collection[str] = ()
+) -> ScoredTree:
+    """Put back what bends the verdict, add the hidden tests.
+
+    `config_for`: files that our own pytest will be given. `solved_by`: what the task's solution changes; a fix may too.
+    """
     tests, own_pytest = test_files(task), list(config_for)
-    protection = _Protection(task, start, tests)
+    protection = _Protection(task, start, tests, solved_by)
     before = start.read(*changes)
     kept: Changes = {}
     flags: list[Flag] = []
@@ -135,45 +153,53 @@ def scored_tree(task: Task, start: Start, changes: Changes, config_for: Iterable
 class _Protection:
     """What a patch may not change."""
 
-    def __init__(self, task: Task, start: Start, tests: Iterable[str]) -> None:
-        self._start, self._top = start, _top(task)
+    def __init__(self, task: Task, start: Start, hidden: Iterable[str], solved_by: Collection[str]) -> None:
+        self._start, self._top, self._solved_by = start, _top(task), solved_by
         self._patterns = task.evaluation.protected_paths
-        self._tests = {*tests, *expected_files(task), *_files_of_modules(task)}
-        self._folders = {folder for path in self._tests if (folder := _test_folder(path))}
-        if task.evaluation.command:  # then the tests may be the repository's own
+        self._hidden = set(hidden)
+        self._by_command = task.evaluation.command is not None
+        self._named = {path for path in (*_named_files(task), *_files_of_modules(task)) if path not in self._hidden}
+        tests = {*self._hidden, *self._named}
+        self._folders = {folder for path in tests if (folder := self._test_folder(path))}
+        if self._by_command:  # then the tests may be the repository's own
             self._folders |= {f"{self._top}{name}" for name in TEST_FOLDERS}
 
     def kind(self, path: str) -> str | None:
         """Why a change of that path is undone; None when it stays."""
         if any(_matches(path, pattern) for pattern in self._patterns):
             return "protected_path"
-        if path in self._tests or any(path == folder or path.startswith(f"{folder}/") for folder in self._folders):
+        if path in self._hidden or self._is_test(path):
             return "test_file"
-        is_new = path not in self._start
-        if not is_new and looks_like_test(path):
-            return "test_file"
-        return always_undone(path.removeprefix(self._top), is_new)
+        return always_undone(path.removeprefix(self._top), path not in self._start)
+
+    def _is_test(self, path: str) -> bool:
+        """By its name or its place; but a product may lie in a folder `spec`, and the solution tells."""
+        named = looks_like_test(path)
+        lies_there = any(path == folder or path.startswith(f"{folder}/") for folder in self._folders)
+        if path in self._solved_by and not (named and lies_there):
+            return False
+        return path in self._named or lies_there or (named and self._by_command and path in self._start)
+
+    def _test_folder(self, path: str) -> str | None:
+        """The deepest folder of tests that a test lies in; tests beside the code they test have none."""
+        parts = PurePosixPath(path.removeprefix(self._top)).parts[:-1]
+        for count in range(len(parts), 0, -1):
+            if names_tests(parts[count - 1]):
+                return self._top + "/".join(parts[:count]) if path.startswith(self._top) else "/".join(parts[:count])
+        return None
 
 
 def _files_of_modules(task: Task) -> set[str]:
-    """Files behind ids like `tests.test_a.TestB::test_c`, as JUnit XML has them."""
+    """Files behind ids like `tests.test_a.TestB::test_c`, as JUnit XML has them, that look like tests."""
     ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
     names = {test_id.partition("::")[0].replace(".", "/") for test_id in ids if "/" not in test_id and "." in test_id}
-    return {f"{name}.py" for each in names for name in (each, each.rpartition("/")[0]) if name}
+    files = {f"{name}.py" for each in names for name in (each, each.rpartition("/")[0]) if name}
+    return {path for path in files if looks_like_test(path)}
 
 
 def _top(task: Task) -> str:
     """Where tests are run, and so where imports begin."""
     return f"{task.repo.subdir}/" if task.repo.subdir else ""
-
-
-def _test_folder(path: str) -> str | None:
-    """The folder of tests that a test lies in; tests beside the code they test have none."""
-    parts = PurePosixPath(path).parts[:-1]
-    for count, part in enumerate(parts, 1):
-        if names_tests(part):
-            return "/".join(parts[:count])
-    return None
 
 
 def _matches(path: str, pattern: str) -> bool:
