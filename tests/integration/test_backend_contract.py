@@ -21,7 +21,8 @@ import pytest
 
 from rollouts.backends import base
 from rollouts.backends.base import Ended
-from rollouts.config import Limits
+from rollouts.backends.local import LocalBackend
+from rollouts.config import DockerSettings, Limits
 from rollouts.errors import JobCancelled, SandboxFailed
 from tests.boxes import (
     BOXED,
@@ -591,3 +592,16 @@ def test_the_same_image_asked_for_by_eight_threads_is_prepared_once(own_lab: Lab
     own_lab.backend.close()
     forget_image(own_lab.backend, image)
     assert ran.log == token.encode()
+
+
+def test_a_local_box_without_an_owner_is_left_behind_when_it_is_old(tmp_path: Path) -> None:
+    """Its process died while it was making or removing the folder."""
+    backend = LocalBackend(DockerSettings(), tmp_path / "cache")
+    backend._boxes = tmp_path / "boxes"
+    old, new = backend._boxes / "run-0.1-1", backend._boxes / "run-1.1-1"
+    for box in (old, new):
+        box.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    assert backend.reap() == [str(old)]
+    assert [box.name for box in backend._boxes.iterdir()] == [new.name]
+    backend.close()

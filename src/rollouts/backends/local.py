@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How often a box's memory, its time and the wish to cancel are looked at."""
+OWNERLESS_S = 600.0
+"""How old a box's folder without an owner must be to count as left behind."""
 PIPE_LIMIT_BYTES = 1024 * 1024
 """The most that a pipe may hold."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -193,12 +195,19 @@ class LocalBackend(Backend):
         removed = []
         for box in sorted(self._boxes.iterdir()) if self._boxes.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):
-                owner = Owner.decode((box / "owner").read_text())
-                if owner is not None and owner.is_dead():
+                if self._is_abandoned(box):
                     kill_marked(box.name)
                     _remove(box)
                     removed.append(str(box))
         return removed
+
+    @staticmethod
+    def _is_abandoned(box: Path) -> bool:
+        """By its owner. One without was being made or removed when its process died, or is so right now."""
+        if not (box / "owner").exists():
+            return box.lstat().st_mtime < time.time() - OWNERLESS_S
+        owner = Owner.decode((box / "owner").read_text())
+        return owner is not None and owner.is_dead()
 
     def _free(self, box: Path) -> None:
         self._teardown.submit(_remove, box)
