@@ -6,7 +6,7 @@ The word comes on stdin. pytest and all of its parts are imported before the rep
 shadows nothing. What tests print goes to stderr; the lines go to what was stdout, which no test is told about.
 
 Beside the task's tests, tests that must fail are run in the same session. If one of them passes, something in this
-process makes tests pass, and none of the results counts. Works with Python 3.7 and pytest 6 or newer.
+process makes tests pass, and none of the results counts. Tried with pytest 7.2 and 9.2; written for older ones too.
 """
 
 import difflib  # noqa: F401 - pytest imports these two only when it needs them, and then the repository could come first

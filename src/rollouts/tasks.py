@@ -153,6 +153,11 @@ class Evaluation(Part):
     metrics: Text | None = None
     """A command that prints a JSON object, in place of `evaluate.py` or `evaluate.sh`."""
 
+    @property
+    def expected_ids(self) -> tuple[str, ...]:
+        """Every test that a list names."""
+        return (*self.fail_to_pass, *self.pass_to_pass)
+
 
 class EnvironmentSpec(Part):
     """The box that the task wants."""

@@ -64,7 +64,7 @@ def test_product_code_is_left_alone(path: str, is_new: bool) -> None:
 
 
 def told(path: str, after: bytes, before: bytes | None = None, executable: bool = False) -> list[tuple[str, str]]:
-    return worth_telling(path, executable, before, after)
+    return worth_telling(path, executable, before, after, "make test")
 
 
 @pytest.mark.parametrize("path", ["json.py", "src/json.py", "lib/json/__init__.py", "tests/json.py", "json.so"])

@@ -81,8 +81,10 @@ def always_undone(path: str, is_new: bool) -> str | None:
     return "shadowed_runner" if is_new and _module(path) in _RUNNERS else None
 
 
-def worth_telling(path: str, mode_is_executable: bool, before: bytes | None, after: bytes) -> list[tuple[str, str]]:
-    """Kind and detail of what stays in place and may still bend the verdict."""
+def worth_telling(
+    path: str, mode_is_executable: bool, before: bytes | None, after: bytes, command: str
+) -> list[tuple[str, str]]:
+    """Kind and detail of what stays in place and may still bend the verdict of tests that `command` runs."""
     name = PurePosixPath(path).name
     found = []
     if before is None and _module(path) in sys.stdlib_module_names:
@@ -93,7 +95,7 @@ def worth_telling(path: str, mode_is_executable: bool, before: bytes | None, aft
         found.append(("runner_config", "its settings of the test runner are not used"))
     if _BUILD_CONFIG.fullmatch(name):
         found.append(("runner_config", "a test runner may read it"))
-    if name in ("Makefile", "GNUmakefile", "makefile"):
+    if name in ("Makefile", "GNUmakefile", "makefile") and "make" in command:
         found.append(("runner_config", "a make target may be how the tests are run"))
     words = [word.decode() for word in _WORDS if word in after and word not in (before or b"")]
     found += [("suspicious_code", ", ".join(words))] if words else []

@@ -77,7 +77,7 @@ class ScoringBox:
         if self.plan.python:
             files |= {name: sandbox_file(name).read_bytes() for name in ("run_pytest.sh", "run_pytest.py")}
             files |= {"pytest.json": self._pytest_settings(repo, inputs), "pytest.ini": b"[pytest]\n"}
-        metrics = _metrics_file(self.task)
+        metrics = metrics_file(self.task)
         if metrics is not None:
             files[metrics.name] = metrics.read_bytes()
         for number, (name, command) in enumerate(self._steps(inputs)):
@@ -124,14 +124,20 @@ def _script_command(command: str | None, path: str, task: Task) -> str:
     return f"cd {up} || exit 1\n{run}\n" if up else f"{run}\n"
 
 
-def _metrics_file(task: Task) -> Path | None:
+def has_metrics(task: Task) -> bool:
+    """Whether the task has measures of its own."""
+    return bool(task.evaluation.metrics or metrics_file(task))
+
+
+def metrics_file(task: Task) -> Path | None:
+    """The program in the task's folder that measures."""
     return task.part("evaluate.py") or task.part("evaluate.sh")
 
 
 def _metrics_command(task: Task, inputs: str) -> str | None:
     if task.evaluation.metrics:
         return task.evaluation.metrics
-    path = _metrics_file(task)
+    path = metrics_file(task)
     if path is None:
         return None
     starter = "sh" if path.suffix == ".sh" else '"${ROLLOUTS_PYTHON:-python3}"'

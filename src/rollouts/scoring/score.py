@@ -12,7 +12,7 @@ from rollouts.digests import digest_folder, digest_of
 from rollouts.prepare import Preparation, image_of
 from rollouts.results import RunError
 from rollouts.scoring.box_result import BoxResult
-from rollouts.scoring.job import ScoringBox
+from rollouts.scoring.job import ScoringBox, has_metrics, metrics_file
 from rollouts.scoring.judge import Judge, Judgement
 from rollouts.scoring.patch import Applied, Changes, PatchRefused, Start
 from rollouts.scoring.rubric import (
@@ -75,7 +75,8 @@ class Scorer:
 
     def _digest(self, task: Task) -> str:
         image = image_of(task, self._preparation.source(task), None)
-        metrics = [path.read_bytes().hex() for name in ("evaluate.py", "evaluate.sh") if (path := task.part(name))]
+        program = metrics_file(task)
+        metrics = program.read_bytes().hex() if program else None
         judge = self._benchmark.judge
         asked = [judge.model, judge.base_url, task.instructions] if judge else None
         return digest_of(
@@ -93,7 +94,7 @@ class Scorer:
         """The same, also for a patch that changes nothing: what the untouched repository would get."""
         start = self._start(task)
         try:
-            applied = start.apply(patch) if patch.strip() else Applied({}, "nothing to apply")
+            applied = _apply(start, patch)
         except PatchRefused as exc:
             return self._nothing(task, Outcome.APPLY_FAILED, str(exc))
         scored = self._test(task, start, applied.changes, patch, place)
@@ -109,10 +110,11 @@ class Scorer:
     def _solved_by(self, task: Task, start: Start) -> frozenset[str]:
         """What the task's solution changes."""
         if task.digest not in self._solutions:
-            patch = task.solution.read_bytes() if task.solution else b""
+            changes: Changes = {}
             with contextlib.suppress(PatchRefused):
-                self._solutions[task.digest] = frozenset(start.apply(patch).changes if patch.strip() else ())
-        return self._solutions.setdefault(task.digest, frozenset())
+                changes = _apply(start, _solution(task)).changes
+            self._solutions[task.digest] = frozenset(changes)
+        return self._solutions[task.digest]
 
     def _nothing(self, task: Task, outcome: Outcome, why: str) -> Scored:
         """A verdict without a box: nothing was earned."""
@@ -131,7 +133,7 @@ class Scorer:
         notes: list[str] = []
         observed, seconds = Observed(), 0.0
         metrics: Mapping[str, object] = {}
-        if not plan.is_empty or task.evaluation.metrics or task.part("evaluate.py") or task.part("evaluate.sh"):
+        if not plan.is_empty or has_metrics(task):
             ended = self._box(task, tree, patch, plan, place)
             observed, seconds = ended.observed(), ended.ended.duration_s
             metrics = _metrics(ended, notes)
@@ -140,7 +142,7 @@ class Scorer:
             if blame is not None:
                 return _error(blame, tree, seconds)
             notes.append(f"{observed.trouble}; without this patch it is not so")
-        elif observed.by_exit_code - self._reference(task, start, plan, place, observed).by_exit_code:
+        elif self._fell_silent(task, start, plan, place, observed):
             observed = replace(observed, bent=(*observed.bent, SILENT))
         return self._judged(task, plan, observed, tree, patch, metrics, notes, seconds)
 
@@ -176,23 +178,27 @@ class Scorer:
 
         None: it is the patch's doing. The reference is the task's solution, else the untouched start.
         """
-        self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
-        known = self._references[task.digest].trouble
+        known = self._reference(task, start, plan, place).trouble
         return None if known is None else f"{trouble}; the same with {_reference_name(task)}: {known}"
 
-    def _reference(self, task: Task, start: Start, plan: TestPlan, place: Place, observed: Observed) -> Observed:
-        """What the reference gives, asked only when it matters; a reference in trouble is no measure."""
+    def _fell_silent(self, task: Task, start: Start, plan: TestPlan, place: Place, observed: Observed) -> bool:
+        """Whether tests passed by an exit code alone that tell of tests one by one where the reference is tested."""
         if not observed.by_exit_code or set(observed.results.values()) != {TestStatus.PASSED}:
-            return observed
-        self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
-        known = self._references[task.digest]
+            return False
+        known = self._reference(task, start, plan, place)
         tells = task.solution is not None or TestStatus.PASSED in known.results.values()
-        return known if tells and known.trouble is None and not known.timed_out else observed
+        usable = tells and known.trouble is None and not known.timed_out
+        return usable and bool(observed.by_exit_code - known.by_exit_code)
+
+    def _reference(self, task: Task, start: Start, plan: TestPlan, place: Place) -> Observed:
+        """What the reference gives; tried once for each task."""
+        self._once(task.digest, lambda: self._try_reference(task, start, plan, place))
+        return self._references[task.digest]
 
     def _try_reference(self, task: Task, start: Start, plan: TestPlan, place: Place) -> None:
-        patch = task.solution.read_bytes() if task.solution else b""
+        patch = _solution(task)
         try:
-            changes = start.apply(patch).changes if patch.strip() else {}
+            changes = _apply(start, patch).changes
         except PatchRefused as exc:
             self._references[task.digest] = Observed(trouble=f"solution.patch does not apply: {exc}")
             return
@@ -240,6 +246,14 @@ class Scorer:
             notes=(*(f"the results do not count: {reason}" for reason in observed.bent), *notes),
             duration_s=round(seconds, 3),
         )
+
+
+def _apply(start: Start, patch: bytes) -> Applied:
+    return start.apply(patch) if patch.strip() else Applied({}, "nothing to apply")
+
+
+def _solution(task: Task) -> bytes:
+    return task.solution.read_bytes() if task.solution else b""
 
 
 def _reference_name(task: Task) -> str:

@@ -93,14 +93,17 @@ def test_files(task: Task) -> dict[str, Content]:
 
 def expected_files(task: Task) -> list[str]:
     """The files that the expected test ids name, as far as they name one."""
-    ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
-    return list(dict.fromkeys(test_id.partition("::")[0] for test_id in ids if "::" in test_id))
+    return list(dict.fromkeys(_file_of(test_id) for test_id in task.evaluation.expected_ids if "::" in test_id))
+
+
+def _file_of(test_id: str) -> str:
+    return test_id.partition("::")[0]
 
 
 def _named_files(task: Task) -> set[str]:
     """The same without those whose tests stand in the texts of the product itself."""
-    ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
-    return {test_id.partition("::")[0] for test_id in ids if "::" in test_id and not _is_doctest(test_id)}
+    ids = task.evaluation.expected_ids
+    return {_file_of(test_id) for test_id in ids if "::" in test_id and not _is_doctest(test_id)}
 
 
 def _is_doctest(test_id: str) -> bool:
@@ -182,17 +185,15 @@ class _Protection:
 
     def _test_folder(self, path: str) -> str | None:
         """The deepest folder of tests that a test lies in; tests beside the code they test have none."""
-        parts = PurePosixPath(path.removeprefix(self._top)).parts[:-1]
-        for count in range(len(parts), 0, -1):
-            if names_tests(parts[count - 1]):
-                return self._top + "/".join(parts[:count]) if path.startswith(self._top) else "/".join(parts[:count])
-        return None
+        top = self._top if path.startswith(self._top) else ""
+        folders = PurePosixPath(path.removeprefix(top)).parents
+        return next((f"{top}{folder}" for folder in folders if names_tests(folder.name)), None)
 
 
 def _files_of_modules(task: Task) -> set[str]:
     """Files behind ids like `tests.test_a.TestB::test_c`, as JUnit XML has them, that look like tests."""
-    ids = (*task.evaluation.fail_to_pass, *task.evaluation.pass_to_pass)
-    names = {test_id.partition("::")[0].replace(".", "/") for test_id in ids if "/" not in test_id and "." in test_id}
+    ids = task.evaluation.expected_ids
+    names = {_file_of(test_id).replace(".", "/") for test_id in ids if "/" not in test_id and "." in test_id}
     files = {f"{name}.py" for each in names for name in (each, each.rpartition("/")[0]) if name}
     return {path for path in files if looks_like_test(path)}
 
@@ -221,19 +222,16 @@ def _told(path: str, content: Content, before: bytes | None, task: Task) -> Iter
         if target.startswith("/") or ".." in PurePosixPath(target).parts:
             yield Flag("link", path, "kept", f"leads to {target}")
         return
-    inner = path.removeprefix(_top(task))
-    if inner in re.split(r"[\s;&|()<>=\"']+(?:\./)?|^\./", task.evaluation.command or ""):
+    inner, command = path.removeprefix(_top(task)), task.evaluation.command or ""
+    if inner in re.split(r"[\s;&|()<>=\"']+(?:\./)?|^\./", command):
         yield Flag("test_command", path, "kept", "the command that runs the tests names it")
-    for kind, detail in worth_telling(inner, content.mode == EXECUTABLE, before, content.data):
-        if kind == "runner_config" and "make" in detail and "make" not in (task.evaluation.command or ""):
-            continue
+    for kind, detail in worth_telling(inner, content.mode == EXECUTABLE, before, content.data, command):
         yield Flag(kind, path, "kept", detail)
 
 
 def _settle(start: Start, kept: Changes, flags: list[Flag]) -> None:
     """What was put back may stand where the patch has a file, a link or a folder now: the patch's goes."""
-    final = ({*start.paths} - {path for path, content in kept.items() if content is None}) | {*kept}
-    final -= {path for path, content in kept.items() if content is None}
+    final = _final(start, kept)
     folders = {str(parent) for path in final for parent in PurePosixPath(path).parents}
     for path, content in list(kept.items()):
         if content is None or path in start:
@@ -276,6 +274,11 @@ def _own_config(
     return {}, None
 
 
+def _final(start: Start, kept: Changes) -> set[str]:
+    """Every file that there will be."""
+    return ({*start.paths} | {*kept}) - {path for path, content in kept.items() if content is None}
+
+
 def _real(start: Start, kept: Changes) -> Changes:
     """Without removals of what was never there."""
     return {path: content for path, content in kept.items() if content is not None or path in start}
@@ -285,7 +288,6 @@ def _empty(start: Start, kept: Changes) -> tuple[str, ...]:
     gone = [path for path, content in kept.items() if content is None and path in start]
     if not gone:
         return ()
-    final = ({*start.paths} | {*kept}) - {path for path, content in kept.items() if content is None}
-    folders = {parent for path in final for parent in PurePosixPath(path).parents}
+    folders = {parent for path in _final(start, kept) for parent in PurePosixPath(path).parents}
     empty = {parent for path in gone for parent in PurePosixPath(path).parents} - folders - {PurePosixPath(".")}
     return tuple(map(str, sorted(empty, key=lambda folder: (-len(folder.parts), folder))))
