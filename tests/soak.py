@@ -127,8 +127,11 @@ def launches(project: Project) -> Counter[str]:
     return Counter(run["run_id"] for run in ended if run["status"] == "launched")
 
 
-def check_complete(project: Project, runs: int) -> None:
-    """Every run is finished exactly once, all files agree, and nothing half-made is left."""
+def check_complete(project: Project, runs: int, also: Sequence[str] = ()) -> None:
+    """Every run is finished exactly once, all files agree, and nothing half-made is left.
+
+    Attempts may have ended as `sandbox_failed` before, or as what is in `also`.
+    """
     manifest, folder = project.manifest(), batch_folder(project)
     ids = [result["run_id"] for result in manifest["results"]]
     assert len(set(ids)) == runs
@@ -136,7 +139,7 @@ def check_complete(project: Project, runs: int) -> None:
     assert {result["status"] for result in manifest["results"]} == {"launched"}
     assert manifest["finished_at"] is not None
     assert (folder / "runs.txt").read_text().split() == [result["run_dir"] for result in manifest["results"]]
-    _check_order(events(project))
+    _check_order(events(project), ("launched", "sandbox_failed", *also))
     for result in manifest["results"]:
         assert b"+done" in project.patch(result)
         assert json.loads((folder / "task_results" / f"{result['run_id']}.json").read_text()) == result
@@ -144,14 +147,14 @@ def check_complete(project: Project, runs: int) -> None:
     assert stale(project.folder / "data") == []
 
 
-def _check_order(journal: Sequence[Mapping[str, Any]]) -> None:
+def _check_order(journal: Sequence[Mapping[str, Any]], allowed: Sequence[str]) -> None:
     """Nothing was done to a run after its good end, and no fault of the machine was booked on the agent."""
     done: set[str] = set()
     for event in journal:
         if event["event"] == "started":
             assert event["run_id"] not in done
         elif event["event"] == "ended":
-            assert event["run"]["status"] in ("launched", "sandbox_failed")
+            assert event["run"]["status"] in allowed
             if event["run"]["status"] == "launched":
                 done.add(event["run"]["run_id"])
 
