@@ -251,6 +251,9 @@ class Benchmark(Model):
     """Wall clock for the agent alone; starting the sandbox has its own limit."""
     retries: Annotated[int, _described("an integer from 0 to 20", ge=0, le=20)] = 2
     pass_threshold: Annotated[float, _described("a number from 0 to 1", ge=0, le=1)] = 1.0
+    profile: Annotated[Literal["strict", "compat"], _described("one of strict, compat")] = "strict"
+    min_free_disk_mb: Annotated[int, _described("an integer of at least 0, in megabytes", ge=0)] = 1024
+    """Below this much room on a disk no new run starts; 0 is no floor."""
     limits: Limits = Limits()
     network: Network = Network()
     budget: Budget = Budget()

@@ -253,6 +253,14 @@ class Backend(ABC):
     def reap(self) -> list[str]:
         """Remove what dead processes of ours left behind, and say what; never anyone else's."""
 
+    def is_answering(self) -> bool:
+        """Whether boxes can be made now: an engine may go away for a while. Never raises."""
+        return True
+
+    def disks(self) -> list[Path]:
+        """Folders of this machine in which boxes take up space."""
+        return []
+
     def versions(self) -> dict[str, str]:
         """What the manifest records of the machine beneath."""
         return {}

@@ -176,9 +176,20 @@ class DockerBackend(Backend):
         return config
 
     @cached_property
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._api.info()
+        return info
+
+    @property
     def _cpus(self) -> int:
         """The engine refuses to give more than it has."""
-        return int(self._api.info()["NCPU"])
+        return int(self._info["NCPU"])
+
+    def disks(self) -> list[Path]:
+        """The engine's own folder, when the engine is on this machine."""
+        is_here = self._api.base_url.startswith("http+docker://") and "DockerRootDir" in self._info
+        folder = Path(self._info["DockerRootDir"]) if is_here else None
+        return [folder] if folder is not None and folder.is_dir() else []
 
     def reap(self) -> list[str]:
         """Remove containers whose owner is dead."""

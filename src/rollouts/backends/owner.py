@@ -39,6 +39,10 @@ class Owner:
         except (ValueError, TypeError, OverflowError):
             return None
 
+    def describe(self) -> str:
+        """For people: which process it is."""
+        return f"process {self.pid} on {self.host.partition('/')[0]}"
+
     def is_dead(self) -> bool:
         """Surely gone. A process on another host is never taken for dead."""
         if self.host != _host():
