@@ -426,9 +426,8 @@ def test_whether_an_engine_answers_is_known_while_it_is_gone_and_at_once_when_it
 @pytest.mark.usefixtures("_sockets_lost_here")
 def test_an_engine_that_hangs_does_not_answer(socket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections and says nothing, like one that was stopped."""
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket_folder}/docker.sock")
     backend = DockerBackend(DockerSettings(), socket_folder)
-    backend.__dict__["_api"] = docker.APIClient(version="1.41")
+    backend.__dict__["_api"] = docker.APIClient(f"unix://{socket_folder}/docker.sock", version="1.41")
     monkeypatch.setattr(docker_module, "PING_LIMIT_S", 0.2)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{socket_folder}/docker.sock")
