@@ -145,6 +145,7 @@ def _job(spec: RunSpec, begun: RunResult, preparation: Preparation, backend: Bac
         limits=spec.limits,
         timeout_s=spec.timeout_s,
         network=spec.network.mode,
+        profile=spec.profile,
         outputs_dir=run.outputs,
         files=command.files,
     )
