@@ -10,8 +10,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rollouts.backends.owner import Owner
 from rollouts.errors import StoreError
+from rollouts.owner import Owner
 
 
 class WorkLock:

@@ -24,7 +24,7 @@ ORDER = (
     "task_folder",
     "plan",
     "results",
-    "backends.owner",
+    "owner",
     "locks",
     "disks",
     "store",

@@ -44,9 +44,9 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.docker_images import DockerImages
 from rollouts.backends.handout import Handout
-from rollouts.backends.owner import Owner
 from rollouts.config import DockerSettings
 from rollouts.errors import BackendUnavailable, SandboxFailed
+from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
 

@@ -38,10 +38,10 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.bubblewrap import FIRST_BOX_UID, USER_UID, Isolation, bubblewrap, mounts, works
 from rollouts.backends.handout import Handout
-from rollouts.backends.owner import Owner
 from rollouts.backends.processes import kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
 

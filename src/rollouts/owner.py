@@ -22,11 +22,9 @@ class Owner:
     """Where that pid means something: a container has processes and pids of its own."""
 
     @staticmethod
-    @cache
     def current() -> "Owner":
         """This process."""
-        pid = os.getpid()
-        return Owner(_host(), _boot_id(), pid, _start_time(pid) or "", _pid_namespace())
+        return _owner_of(os.getpid())
 
     def encode(self) -> str:
         """As one label value."""
@@ -41,10 +39,6 @@ class Owner:
         except (ValueError, TypeError, OverflowError):
             return None
 
-    def describe(self) -> str:
-        """For people: which process it is."""
-        return f"process {self.pid} on {self.host.partition('/')[0]}"
-
     def is_dead(self) -> bool:
         """Surely gone. A process on another host, or whose pids we cannot see, is never taken for dead."""
         if self.host != _host():
@@ -56,6 +50,12 @@ class Owner:
     def describe(self) -> str:
         """For people: `process 123 on myhost`."""
         return f"process {self.pid} on {self.host.partition('/')[0]}"
+
+
+@cache
+def _owner_of(pid: int) -> Owner:
+    """By its pid, because a process may fork."""
+    return Owner(_host(), _boot_id(), pid, _start_time(pid) or "", _pid_namespace())
 
 
 @cache
