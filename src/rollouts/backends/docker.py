@@ -69,6 +69,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._left: list[str] = []
+        """Containers that could not be removed when they were done with."""
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -221,13 +223,25 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
-            log.warning("container %s is left behind until the next start: %s", container[:12], _explain(exc))
+            log.debug("container %s could not be removed: %s", container[:12], _explain(exc))
+            self._left.append(container)
 
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
+        self._remove_left()
         if "_api" in self.__dict__:
             self._api.close()
+
+    def _remove_left(self) -> None:
+        """An engine that was away when they were done with may be back."""
+        left, self._left = self._left, []
+        if left and self.is_answering():
+            for container in left:
+                self._remove(container)
+            left, self._left = self._left, []
+        for container in left:
+            log.warning("container %s is left behind until the next start", container[:12])
 
 
 class _Container:
