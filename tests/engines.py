@@ -56,7 +56,7 @@ def own_engine_trouble() -> str | None:
 
 @contextlib.contextmanager
 def own_engine(*, networked: bool = False) -> Iterator["OwnEngine"]:
-    """An engine that is gone without a trace afterwards. Where there can be none the test is skipped; with `CI` it fails."""
+    """An engine that leaves no trace. Where there can be none the test is skipped, or fails when `CI` is set."""
     trouble = own_engine_trouble()
     if trouble:
         pytest.fail(trouble) if os.environ.get("CI") else pytest.skip(trouble)

@@ -24,15 +24,13 @@ PATIENCE_S = 120.0
 Process = subprocess.Popen[bytes]
 
 
-def start(
-    project: Project, *arguments: str, env: Mapping[str, str] | None = None, script: str | None = None
-) -> Process:
+def start(project: Project, *arguments: str, env: Mapping[str, str] | None = None, script: str = "") -> Process:
     """Start the command in a project and return at once; `script` is Python to start it with."""
     command = [sys.executable, *(["-c", script] if script else [str(SCRIPT)]), *arguments]
+    environ = {name: value for name, value in os.environ.items() if name not in ("ROLLOUTS_DATA", "SANDBOX_BACKEND")}
+    environ.update(env or {})
     with (project.folder / "said.txt").open("ab") as said:
-        return subprocess.Popen(
-            command, cwd=project.folder, env={**os.environ, **(env or {})}, stdout=said, stderr=said
-        )
+        return subprocess.Popen(command, cwd=project.folder, env=environ, stdout=said, stderr=said)
 
 
 def said(project: Project) -> str:

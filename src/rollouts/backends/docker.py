@@ -69,8 +69,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
-        self._left: list[str] = []
-        """Containers that could not be removed when they were done with."""
+        self._left: set[str] = set()
+        """Containers that could not be removed, and runs that may have one of which the engine never told."""
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -147,6 +147,7 @@ class DockerBackend(Backend):
             made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
             container: str = made["Id"]
         except ENGINE_TROUBLE as exc:
+            self._left.add(job.run_id)
             raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
         try:
             return _Container(self, self._api, container, job, sink).run()
@@ -223,8 +224,8 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
-            log.debug("container %s could not be removed: %s", container[:12], _explain(exc))
-            self._left.append(container)
+            log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
+            self._left.add(container)
 
     def close(self) -> None:
         """Wait until all containers are gone."""
@@ -234,14 +235,14 @@ class DockerBackend(Backend):
             self._api.close()
 
     def _remove_left(self) -> None:
-        """An engine that was away when they were done with may be back."""
-        left, self._left = self._left, []
-        if left and self.is_answering():
-            for container in left:
-                self._remove(container)
-            left, self._left = self._left, []
-        for container in left:
-            log.warning("container %s is left behind until the next start", container[:12])
+        """An engine that was away may be back; it knows best what is left there."""
+        if not self._left or not self.is_answering():
+            return
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+            for found in self._api.containers(all=True, filters=own):
+                if not self._left.isdisjoint((found["Id"], found["Labels"][RUN_LABEL])):
+                    self._remove(found["Id"])
 
 
 class _Container:
