@@ -328,7 +328,7 @@ class _Container:
             raise SandboxFailed(f"the sandbox did not start: {said}")
         ours = handout.done or self._why is not None or out_of_memory or cancelled
         if not ours and self._was_killed(started):
-            raise SandboxFailed("the container was killed from outside")
+            raise SandboxFailed("the container was killed from outside, or its engine was")
         if out_of_memory:
             ended = Ended.OUT_OF_MEMORY
         elif cancelled:
@@ -359,14 +359,18 @@ class _Container:
             time.sleep(0.02)
 
     def _was_killed(self, started: float) -> bool:
-        """The supervisor is gone without a word. If someone killed the container, the engine has seen it."""
+        """The supervisor is gone without a word. If someone killed the container, the engine has seen it.
+
+        An engine that has not even seen it end was not there: it was started again since, and forgot all it had seen.
+        """
         events = self._api.events(
             since=int(started) - 1,
             until=int(time.time()) + 1,
-            filters={"container": self._id, "event": ["kill", "stop"]},
+            filters={"container": self._id, "event": ["die", "kill", "stop"]},
             decode=True,
         )
-        return bool(list(events))
+        seen = {event["Action"] for event in events}
+        return "die" not in seen or not seen.isdisjoint(("kill", "stop"))
 
     def _take_out(self) -> Path:
         """Get the repository out of the stopped container, so that the patch can be made outside."""
