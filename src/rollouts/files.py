@@ -7,6 +7,8 @@ new name.
 import contextlib
 import json
 import os
+import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,8 @@ from rollouts.errors import StoreError
 
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
+TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
+"""The names under which `write_whole` writes; a process that is killed meanwhile leaves one behind."""
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -50,6 +54,33 @@ def move_whole(source: Path, target: Path) -> None:
         os.fsync(stream.fileno())
     source.replace(target)
     sync_folder(target.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it; no link is followed. Raises OSError if it stays.
+
+    What boxes leave may be closed even to its owner, and another process may be removing the same.
+    """
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        _open_up(path)
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _open_up(folder: Path) -> None:
+    """Let its owner into every folder below; from the top, because a closed one cannot be looked into."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    for root, names, _ in os.walk(folder):
+        for path in (Path(root, name) for name in names):
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
 
 
 def sync_folder(folder: Path) -> None:
