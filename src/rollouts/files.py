@@ -19,7 +19,7 @@ from rollouts.errors import StoreError
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
-"""The names under which `write_whole` writes; a process that is killed meanwhile leaves one behind."""
+"""What `write_whole` calls a file that is not complete yet; the number is its process."""
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -81,6 +81,25 @@ def _open_up(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 if not path.is_symlink():
                     path.chmod(0o700)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
+    for path in folder.glob(".*.tmp"):
+        found = TEMPORARY.fullmatch(path.name)
+        if found and not is_alive(int(found["pid"])):
+            path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this machine has a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # someone else's, or no number of a process
+        return True
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from rollouts.backends.base import HANDOUT_LIMIT_S, sandbox_file
-from rollouts.backends.owner import owned_folder
 from rollouts.config import safe_relative
 from rollouts.digests import digest_folder, digest_of
 from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.owner import owned_folder
 from rollouts.repositories import (
     ATTRIBUTES,
     check_out,

@@ -23,9 +23,9 @@ import pytest
 from rollouts.backends import base
 from rollouts.backends.base import Ended
 from rollouts.backends.local import LocalBackend
-from rollouts.backends.owner import Owner
 from rollouts.config import DockerSettings, Limits
 from rollouts.errors import JobCancelled, SandboxFailed
+from rollouts.owner import Owner
 from tests.boxes import (
     BOXED,
     PATIENCE_S,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollouts.backends.owner import owned_folder
 from rollouts.errors import SandboxFailed
+from rollouts.owner import owned_folder
 from rollouts.repositories import one_line, start_git
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
