@@ -45,6 +45,8 @@ class Step:
     """Relative to the project's folder; absolute outside; the text for `say`."""
     point: int | None = None
     """Its number; None for what is no point to die at."""
+    more: str = ""
+    """Where a rename comes from; what is written to a journal."""
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,27 @@ def _try(folder: str, arguments: list[str], kill_at: int | None) -> Mapping[str,
 
 
 def _wait_for_orphans() -> None:
-    """What a killed command had started, like git, may still write: the next command must not meet it."""
+    """What a killed command had started, like git, may still write: the next command must not meet it.
+
+    Boxes are left alone: they live in a folder of their own, and the next command ends them.
+    """
     deadline = time.monotonic() + PATIENCE_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                if all(_is_boxed(pid) for pid in _children()):
+                    return
                 time.sleep(0.002)
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def _is_boxed(pid: str) -> bool:
+    with contextlib.suppress(OSError):
+        return b"ROLLOUTS_JOB=" in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
 
 
 def _text(file: IO[bytes]) -> str:
@@ -211,21 +228,21 @@ class Watch:
         builtins.open = io.open = self._open(io.open)  # type: ignore[assignment]
         sys.addaudithook(self._audit)
 
-    def point(self, what: str, path: str) -> bool:
+    def point(self, what: str, path: str, more: str = "") -> bool:
         """A change is about to happen; does not return when this is where to die. False: not below the project."""
         if not path.startswith(self._root):
             return False
         with self._lock:
             self._count += 1
-            self.note(what, path, self._count)
+            self.note(what, path, self._count, more)
             if self._count == self._kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
                 signal.pause()
         return True
 
-    def note(self, what: str, path: str, point: int | None = None) -> None:
+    def note(self, what: str, path: str, point: int | None = None, more: str = "") -> None:
         """Put it on record."""
-        line = json.dumps([what, path.removeprefix(self._root), point]) + "\n"
+        line = json.dumps([what, path.removeprefix(self._root), point, more.removeprefix(self._root)]) + "\n"
         with self._lock:
             self._write(self._steps, line.encode())
 
@@ -243,7 +260,8 @@ class Watch:
     def _wrapped(self, function: Any) -> Any:
         def watched(descriptor: int, *rest: Any) -> Any:
             path = _name_of(descriptor)
-            if self.point("write", path) and function is self._write:
+            journalled = bytes(rest[0]).decode() if path.endswith("/events.jsonl") else ""
+            if self.point("write", path, journalled) and function is self._write:
                 self.half(lambda part: function(descriptor, part), rest[0], path)
             return function(descriptor, *rest)
 
@@ -276,7 +294,7 @@ class Watch:
         elif event in ("os.mkdir", "os.remove", "os.rmdir"):
             self.point(event[3:], _absolute(given[0], given[-1]))
         elif event == "os.rename":
-            self.point("rename", _absolute(given[1], given[3]))
+            self.point("rename", _absolute(given[1], given[3]), _absolute(given[0], given[2]))
         elif event in ("os.link", "os.symlink"):
             self.point("link", _absolute(given[1]))
         elif event == "os.truncate":

@@ -7,6 +7,7 @@ new name.
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from rollouts.errors import StoreError
 
+_TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+\.tmp")
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
 
@@ -50,6 +52,26 @@ def move_whole(source: Path, target: Path) -> None:
         os.fsync(stream.fileno())
     source.replace(target)
     sync_folder(target.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make it with its parents, so that none of the new names can be lost by a power cut."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path, *names: str) -> None:
+    """Remove what writers of these files, or of any without names, left half done when they were killed.
+
+    Only for who holds the lock under which they are written: what another process writes right now looks the same.
+    """
+    with contextlib.suppress(OSError):  # of no use to anyone, and no reason to stop
+        for entry in os.listdir(folder):
+            found = _TEMPORARY.fullmatch(entry)
+            if found and (not names or found[1] in names):
+                (folder / entry).unlink()
 
 
 def sync_folder(folder: Path) -> None:
