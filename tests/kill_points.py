@@ -242,7 +242,8 @@ class Watch:
 
     def note(self, what: str, path: str, point: int | None = None, more: str = "") -> None:
         """Put it on record."""
-        line = json.dumps([what, path.removeprefix(self._root), point, more.removeprefix(self._root)]) + "\n"
+        shown = "." if path + "/" == self._root else path.removeprefix(self._root)
+        line = json.dumps([what, shown, point, more.removeprefix(self._root)]) + "\n"
         with self._lock:
             self._write(self._steps, line.encode())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
 from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
-from rollouts.files import move_whole, write_json, write_whole
+from rollouts.files import make_folder, move_whole, sync_folder, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 from rollouts.plan import RunSpec
 from rollouts.prepare import Preparation
@@ -41,9 +41,10 @@ class RunFolder:
     def __init__(self, path: Path, secrets: tuple[str, ...]) -> None:
         self.path, self.secrets = path, secrets
         self.artifacts, self.logs, self.outputs = path / "artifacts", path / "logs", path / ".outputs"
+        make_folder(path)
         self._put_earlier_attempt_aside()
         for folder in (self.artifacts, self.logs, self.outputs):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         self.agent_log = LogFile(self.logs / "agent.log", secrets)
         self.sandbox_log = LogFile(self.logs / "sandbox.log", secrets)
 
@@ -53,9 +54,10 @@ class RunFolder:
         if left:
             number = 1 + sum(1 for _ in self.path.glob("attempts/*"))
             aside = self.path / "attempts" / str(number)
-            aside.mkdir(parents=True)
+            make_folder(aside)
             for path in left:
                 path.rename(aside / path.name)
+            sync_folder(aside)
 
     def note(self, text: str) -> None:
         """A line in `sandbox.log`."""

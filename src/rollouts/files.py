@@ -59,7 +59,8 @@ def make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):
-        sync_folder(path.parent)
+        with contextlib.suppress(PermissionError):  # a parent that may be written and entered, but not read
+            sync_folder(path.parent)
 
 
 def remove_leftovers(folder: Path, *names: str) -> None:

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from rollouts.config import is_name
 from rollouts.errors import NotFoundError, StoreError
-from rollouts.files import Journal, encode, read_journal, write_json, write_whole
+from rollouts.files import Journal, encode, make_folder, read_journal, sync_folder, write_json, write_whole
 from rollouts.mistakes import did_you_mean
 from rollouts.plan import RunSpec
 from rollouts.results import RunResult, Status
@@ -69,7 +69,7 @@ class DataRoot:
     def make(self) -> None:
         """Say so before anything starts when nothing could be kept here."""
         try:
-            self.cache.mkdir(parents=True, exist_ok=True)
+            make_folder(self.cache)
         except OSError as exc:
             advice = "name another place with --data-dir or $ROLLOUTS_DATA"
             raise StoreError(f"{self.path}: cannot be written: {exc.strerror}; {advice}") from exc
@@ -164,7 +164,7 @@ class Batch:
         run_dirs = [result.run_dir for result in planned]
         write_whole(batch.folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
         temp = root.rollouts / "temp" / f"rollout_{name}__{stamp}.json"
-        temp.parent.mkdir(exist_ok=True)
+        make_folder(temp.parent)
         write_json(temp, {
             "created_at": stamp,
             "rollout_dir": shown_path(batch.folder),
@@ -274,7 +274,7 @@ def _claim_stamp(root: DataRoot, name: str) -> str:
     """A second that no other batch has. All benchmarks share the run ids, so the first run's folder is the claim."""
     moment = datetime.now(UTC).replace(microsecond=0)
     try:
-        root.runs.mkdir(parents=True, exist_ok=True)
+        make_folder(root.runs)
         for _ in range(3600):
             stamp = moment.strftime(_STAMP_FORMAT)
             try:
@@ -282,7 +282,8 @@ def _claim_stamp(root: DataRoot, name: str) -> str:
             except FileExistsError:
                 moment += timedelta(seconds=1)
                 continue
-            (root.rollouts / name / stamp).mkdir(parents=True)
+            sync_folder(root.runs)
+            make_folder(root.rollouts / name / stamp)
             return stamp
     except OSError as exc:
         raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc

@@ -18,11 +18,12 @@ RUNS = 2
 
 
 class Disk:
-    """What would still be there after a power cut, by the steps played so far."""
+    """What would still be there after a power cut, by the steps played so far. A folder that is removed stays known."""
 
     def __init__(self) -> None:
         self._lost_names: set[str] = set()
         """Made, and their folder not synced since."""
+        self._folders: set[str] = set()
         self._whole: set[str] = set()
         """Files whose content was synced after the last write."""
         self._events: list[str] = []
@@ -31,7 +32,9 @@ class Disk:
 
     def play(self, step: Step) -> None:
         match step.what:
-            case "mkdir" | "open":
+            case "mkdir":
+                self._make_folder(step.path)
+            case "open":
                 self._lost_names.add(step.path)
             case "write":
                 self._whole.discard(step.path)
@@ -45,6 +48,13 @@ class Disk:
                 self._lost_names -= {name for name in self._lost_names if str(PurePosixPath(name).parent) == step.path}
                 if step.path.endswith("/events.jsonl"):
                     self.events = tuple(self._events)
+
+    def _make_folder(self, path: str) -> None:
+        """Steps are recorded before they are done: one below a folder that is made only now had failed."""
+        self._folders = {name for name in self._folders if not name.startswith(f"{path}/")}
+        if path not in self._folders:
+            self._folders.add(path)
+            self._lost_names.add(path)
 
     def keeps(self, path: str) -> bool:
         """Whether the file would be there, whole, below folders that would be there."""
