@@ -40,7 +40,7 @@ class Step:
     """One thing that the command did, or was about to do when it was killed."""
 
     what: str
-    """open, write, half (the second point of a write), sync, mkdir, rename, remove, rmdir, truncate, link, say, free."""
+    """open, write, half (a write's second point), sync, mkdir, rename, remove, rmdir, truncate, link, say, free."""
     path: str
     """Relative to the project's folder; absolute outside; the text for `say`."""
     point: int | None = None
@@ -189,7 +189,7 @@ def _child(
             os.dup2(file.fileno(), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         watch = Watch(Path(folder), kill_at, steps.fileno())
-        sys.stdin, sys.stdout, sys.stderr = open(0), watch.speaking(1), watch.speaking(2)  # noqa: SIM115, PTH123
+        sys.stdin, sys.stdout, sys.stderr = open(0), watch.speaking(1), watch.speaking(2)  # noqa: SIM115 - open until the end
         sys.argv = ["rollouts", *arguments]
         watch.begin()
         from rollouts.cli import main
@@ -221,11 +221,11 @@ class Watch:
 
     def begin(self) -> None:
         """From here to the end of the process."""
-        os.write = self._wrapped(os.write)  # type: ignore[assignment]
-        os.sendfile = self._wrapped(os.sendfile)  # type: ignore[assignment]
+        os.write = self._wrapped(os.write)
+        os.sendfile = self._wrapped(os.sendfile)
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._synced(getattr(os, name)))
-        builtins.open = io.open = self._open(io.open)  # type: ignore[assignment]
+        builtins.open = io.open = self._open(io.open)
         sys.addaudithook(self._audit)
 
     def point(self, what: str, path: str, more: str = "") -> bool:
@@ -334,7 +334,7 @@ class _Speaking(io.FileIO):
 
 def _absolute(path: Any, folder: int = -1) -> str:
     name = os.path.normpath(os.fsdecode(path))
-    if folder is not None and folder >= 0:
+    if folder >= 0:
         return f"{_name_of(folder)}/{name}"
     return os.path.abspath(name)
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from rollouts.errors import StoreError
 
-_TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+\.tmp")
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
+_TEMPORARY = re.compile(r"\..+\.(\d+)\.\d+\.tmp")
+"""What `write_whole` calls a file that is not complete yet; the number is its process."""
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -63,16 +64,23 @@ def make_folder(folder: Path) -> None:
             sync_folder(path.parent)
 
 
-def remove_leftovers(folder: Path, *names: str) -> None:
-    """Remove what writers of these files, or of any without names, left half done when they were killed.
+def remove_stale(folder: Path) -> None:
+    """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
+    for path in folder.glob(".*.tmp"):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found and not is_alive(int(found.group(1))):
+            path.unlink(missing_ok=True)
 
-    Only for who holds the lock under which they are written: what another process writes right now looks the same.
-    """
-    with contextlib.suppress(OSError):  # of no use to anyone, and no reason to stop
-        for entry in os.listdir(folder):
-            found = _TEMPORARY.fullmatch(entry)
-            if found and (not names or found[1] in names):
-                (folder / entry).unlink()
+
+def is_alive(pid: int) -> bool:
+    """Whether this machine has a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # someone else's, or no number of a process
+        return True
+    return True
 
 
 def sync_folder(folder: Path) -> None:

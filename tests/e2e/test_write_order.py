@@ -6,7 +6,6 @@ recorded, and played to a disk that forgets everything that was not synced.
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -67,7 +66,7 @@ class Disk:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, tuple[Step, ...]]]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, tuple[Step, ...]]:
     """What `run`, and then `eval`, of a small batch did, and the batch's stamp."""
     folder = make_project(tmp_path_factory.mktemp("recorded"), runs=RUNS)
     with Commands() as commands:
@@ -76,7 +75,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, tu
         scored = commands(folder, "eval", "bench")
         assert scored.code == 0, scored
     (batch,) = (folder / "data/rollouts/bench").iterdir()
-    yield batch.name, (*ran.steps, *scored.steps)
+    return batch.name, (*ran.steps, *scored.steps)
 
 
 def moments(steps: tuple[Step, ...], pattern: str, what: str = "say") -> list[tuple[Disk, Step]]:

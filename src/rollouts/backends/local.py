@@ -104,6 +104,10 @@ class LocalBackend(Backend):
         """Always."""
         return True
 
+    def disks(self) -> list[Path]:
+        """Where boxes lie."""
+        return [self._boxes.parent]
+
     def versions(self) -> dict[str, str]:
         """The kind of isolation is what matters about this machine."""
         return {"isolation": self.isolation.value}
