@@ -28,6 +28,7 @@ ORDER = (
     "archive",
     "logs",
     "schedule",
+    "gate",
     "backends.handout",
     "backends.owner",
     "backends.base",
