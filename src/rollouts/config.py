@@ -143,6 +143,8 @@ Environment = Annotated[
     _described('a table of variable names and strings, like { TIMEOUT_SEC = "1800" }'),
     AfterValidator(_checked_environment),
 ]
+Profile = Literal["strict", "compat"]
+"""How far a box is closed: `compat` lets an agent be root in it and install packages."""
 BackendName = Annotated[Literal["docker", "modal", "local"], _described("one of docker, modal, local")]
 
 
@@ -158,6 +160,8 @@ class Limits(Model):
     cpus: Annotated[float, _described("a number of CPUs from 0.01 to 1024", ge=0.01, le=1024)] = 2.0
     memory_mb: Annotated[int, _described("an integer from 32 to 16777216, in megabytes", ge=32, le=16777216)] = 4096
     pids: Annotated[int, _described("an integer from 16 to 4194304", ge=16, le=4194304)] = 512
+    disk_mb: Annotated[int, _described("an integer from 16 to 16777216, in megabytes", ge=16, le=16777216)] = 10240
+    """What it may write, and the largest single file."""
 
 
 class Network(Model):
@@ -253,6 +257,9 @@ class Benchmark(Model):
     """Wall clock for the agent alone; starting the sandbox has its own limit."""
     retries: Annotated[int, _described("an integer from 0 to 20", ge=0, le=20)] = 2
     pass_threshold: Annotated[float, _described("a number from 0 to 1", ge=0, le=1)] = 1.0
+    min_free_disk_mb: Annotated[int, _described("an integer of at least 0, in megabytes", ge=0, le=2**40)] = 1024
+    """Below this much room on a disk that runs write to no run is started; 0 is no such floor."""
+    profile: Annotated[Profile, _described("strict or compat")] = "strict"
     limits: Limits = Limits()
     network: Network = Network()
     budget: Budget = Budget()

@@ -7,6 +7,7 @@ new name.
 import contextlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from rollouts.errors import StoreError
 
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
+_TEMPORARY = re.compile(r"\..+\.(\d+)\.\d+\.tmp")
+"""What `write_whole` calls a file that is not complete yet; the number is its process."""
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -50,6 +53,25 @@ def move_whole(source: Path, target: Path) -> None:
         os.fsync(stream.fileno())
     source.replace(target)
     sync_folder(target.parent)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
+    for path in folder.glob(".*.tmp"):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found and not is_alive(int(found.group(1))):
+            path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this machine has a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # someone else's, or no number of a process
+        return True
+    return True
 
 
 def sync_folder(folder: Path) -> None:

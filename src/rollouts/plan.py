@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rollouts.config import MAX_RUNS, Benchmark, Limits, Network, TaskEntry
+from rollouts.config import MAX_RUNS, Benchmark, Limits, Network, Profile, TaskEntry
 from rollouts.digests import digest_of
 from rollouts.errors import ConfigError
 from rollouts.tasks import Task
@@ -30,6 +30,7 @@ class RunSpec:
     env: Mapping[str, str]
     limits: Limits
     network: Network
+    profile: Profile
     key: str
     """Names the content of all this, so that a finished run can be found again."""
 
@@ -74,7 +75,7 @@ def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int
     own = benchmark.agents[agent].model_dump() if agent in benchmark.agents else None
     content = digest_of(
         task.digest, model, agent, own, command, entry.replay, env, timeout_s, max_tokens,
-        benchmark.limits.model_dump(), benchmark.network.model_dump(),
+        benchmark.limits.model_dump(), benchmark.network.model_dump(), benchmark.profile,
     )  # fmt: skip
     earlier = seen[content]
     seen[content] += entry.rollouts
@@ -93,6 +94,7 @@ def _specs(benchmark: Benchmark, number: int, task: Task, model: str, start: int
             env=env,
             limits=benchmark.limits,
             network=benchmark.network,
+            profile=benchmark.profile,
             key=digest_of(content, earlier + rollout)[:32],
         )
         for rollout in range(entry.rollouts)

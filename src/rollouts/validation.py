@@ -105,7 +105,7 @@ class _Trying:
         self._lock = threading.Lock()
         self._found: dict[str, dict[tuple[str, int], Scored]] = {task.digest: {} for task in tasks}
 
-    def work(self, one: Try, attempt: int) -> bool:
+    def work(self, one: Try, attempt: int) -> None:
         """One try; never wants another: a box that fails is told as such."""
         label = f"validate-{one.task.task_id}-{one.task.digest[:8]}-{one.patch}{one.number}"
         place = Place(label, "validate", self._scratch / label, lambda data: None)
@@ -113,18 +113,17 @@ class _Trying:
         try:
             scored = self._scorer.test(one.task, patch, place)
         except JobCancelled:
-            return False
+            return
         except SandboxFailed as exc:
             scored = failed(type(exc).__name__, str(exc))
         with self._lock:
             found = self._found[one.task.digest]
             found[one.patch, one.number] = scored
             if len(found) < REPEATS * (2 if one.task.solution else 1):
-                return False
+                return
             check = _judge(one.task, found)
             self.checks.append(check)
         self._checked(check)
-        return False
 
 
 def _untested(task: Task) -> TaskCheck:

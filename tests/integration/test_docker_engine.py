@@ -14,12 +14,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import docker
 import pytest
 from docker.errors import APIError
 
+from rollouts.backends import docker as docker_module
 from rollouts.backends.base import Ended
 from rollouts.backends.docker import DockerBackend
 from rollouts.config import DockerSettings
@@ -404,6 +406,34 @@ def test_an_engine_gone_mid_run_is_a_failed_sandbox_and_the_next_run_works(far_l
                 client.api.remove_container(container, force=True)
     wait_until(lambda: not containers_of(running.job.run_id), "the container is removed")
     assert far_lab.run("echo again").log == b"again\n"
+
+
+@needs_engine
+@loses_sockets
+@pytest.mark.usefixtures("_sockets_lost_here")
+def test_whether_an_engine_answers_is_known_while_it_is_gone_and_at_once_when_it_is_back(
+    far_lab: Lab, proxy: EngineProxy
+) -> None:
+    with ThreadPoolExecutor(4) as pool:  # leaves several open connections behind, all of them to be dead soon
+        assert all(pool.map(lambda _: far_lab.backend.is_answering(), range(8)))
+    proxy.cut()
+    assert not far_lab.backend.is_answering()
+    proxy.restore()
+    assert far_lab.backend.is_answering()
+
+
+@loses_sockets
+@pytest.mark.usefixtures("_sockets_lost_here")
+def test_an_engine_that_hangs_does_not_answer(socket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and says nothing, like one that was stopped."""
+    backend = DockerBackend(DockerSettings(), socket_folder)
+    backend.__dict__["_api"] = docker.APIClient(f"unix://{socket_folder}/docker.sock", version="1.41")
+    monkeypatch.setattr(docker_module, "PING_LIMIT_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{socket_folder}/docker.sock")
+        server.listen()
+        assert not backend.is_answering()
+    backend.close()
 
 
 @needs_engine

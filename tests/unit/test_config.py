@@ -33,11 +33,14 @@ agent = "codex"
 timeout_s = 900
 retries = 3
 pass_threshold = 0.5
+min_free_disk_mb = 0
+profile = "compat"
 
 [limits]
 cpus = 1.5
 memory_mb = 2048
 pids = 100
+disk_mb = 200
 
 [network]
 mode = "none"
@@ -93,8 +96,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert {key: found[key] for key in ("name", "parallel", "backend", "agent", "timeout_s", "retries")} == {
         "name": "my_benchmark", "parallel": 4, "backend": "local", "agent": "codex", "timeout_s": 900.0, "retries": 3,
     }  # fmt: skip
-    assert found["pass_threshold"] == 0.5
-    assert found["limits"] == {"cpus": 1.5, "memory_mb": 2048, "pids": 100}
+    assert (found["pass_threshold"], found["min_free_disk_mb"], found["profile"]) == (0.5, 0, "compat")
+    assert found["limits"] == {"cpus": 1.5, "memory_mb": 2048, "pids": 100, "disk_mb": 200}
     assert found["network"] == {"mode": "none", "allow": ("pypi.org", "*.example.com")}
     assert found["budget"] == {"max_cost_usd_per_run": 2.0, "max_cost_usd": 50.0, "max_tokens_per_run": 2_000_000}
     assert found["docker"] == {"base_image": "debian:12"}
@@ -115,7 +118,8 @@ def test_what_is_not_said_has_the_documented_defaults(tmp_path: Path) -> None:
     found = load(tmp_path, SMALL, "nightly.toml")
     assert (found.name, found.parallel, found.backend, found.agent) == ("nightly", 1, "docker", None)
     assert (found.timeout_s, found.retries, found.pass_threshold) == (1800.0, 2, 1.0)
-    assert found.limits.model_dump() == {"cpus": 2.0, "memory_mb": 4096, "pids": 512}
+    assert (found.min_free_disk_mb, found.profile) == (1024, "strict")
+    assert found.limits.model_dump() == {"cpus": 2.0, "memory_mb": 4096, "pids": 512, "disk_mb": 10240}
     assert found.network.model_dump() == {"mode": "gateway", "allow": ()}
     assert set(found.budget.model_dump().values()) == {None}
     assert found.docker.base_image == DEFAULT_BASE_IMAGE
@@ -287,6 +291,7 @@ timeout_s = 0
         ("cpus", "0.01", "1024", "a number of CPUs from 0.01 to 1024"),
         ("memory_mb", "32", "16777216", "an integer from 32 to 16777216, in megabytes"),
         ("pids", "16", "4194304", "an integer from 16 to 4194304"),
+        ("disk_mb", "16", "16777216", "an integer from 16 to 16777216, in megabytes"),
     ],
 )
 def test_limits_have_bounds_and_tell_them(key: str, least: str, most: str, said: str, tmp_path: Path) -> None:
@@ -299,6 +304,18 @@ def test_limits_have_bounds_and_tell_them(key: str, least: str, most: str, said:
         assert mistakes_of(tmp_path, f"limits = {{ {key} = {value} }}\n{SMALL}") == [
             f"limits.{key}: expected {said}, got {shown}"
         ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('profile = "loose"', 'profile: expected strict or compat, got "loose"'),
+        ("min_free_disk_mb = -1", "min_free_disk_mb: expected an integer of at least 0, in megabytes, got -1"),
+        ("min_free_disk_mb = 0.5", "min_free_disk_mb: expected an integer of at least 0, in megabytes, got 0.5"),
+    ],
+)
+def test_what_no_box_could_be_made_with_is_told(line: str, said: str, tmp_path: Path) -> None:
+    assert mistakes_of(tmp_path, f"{line}\n{SMALL}") == [said]
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:

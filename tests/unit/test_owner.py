@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.backends.owner import Owner
+from rollouts.owner import Owner
 
 
 def test_this_process_is_alive() -> None:
@@ -30,7 +30,19 @@ def test_a_process_of_an_earlier_boot_is_dead() -> None:
 
 
 def test_a_process_on_another_host_is_never_taken_for_dead() -> None:
-    assert not Owner("elsewhere", "another boot", 2**22 + 1, "1").is_dead()
+    assert not Owner("elsewhere", "another boot", 2**22 + 1, "1", Owner.current().pid_namespace).is_dead()
+
+
+def test_a_process_whose_pids_cannot_be_seen_is_never_taken_for_dead() -> None:
+    """A pid of another namespace, as in a container beside us, means nothing here."""
+    elsewhere = replace(Owner.current(), pid=2**22 + 1, start_time="1", pid_namespace="pid:[1]")
+    assert not elsewhere.is_dead()
+    assert replace(elsewhere, boot_id="an earlier one").is_dead()
+
+
+def test_an_owner_is_described_for_people() -> None:
+    owner = replace(Owner.current(), host="myhost/0123456789abcdef", pid=123)
+    assert owner.describe() == "process 123 on myhost"
 
 
 def test_an_owner_survives_its_label() -> None:
@@ -47,9 +59,11 @@ def test_an_owner_survives_its_label() -> None:
         "null",
         "[]",
         '["a", "b", "c", "d"]',
+        '["a", "b", "c", "d", "e"]',
+        '["a", "b", 1, "d"]',
         '["a"]',
-        '["a", "b", Infinity, "d"]',
-        '["a", "b", null, ""]',
+        '["a", "b", Infinity, "d", "e"]',
+        '["a", "b", null, "", ""]',
     ],
 )
 def test_a_label_that_is_not_ours_has_no_owner(label: str) -> None:
@@ -59,4 +73,4 @@ def test_a_label_that_is_not_ours_has_no_owner(label: str) -> None:
 def test_a_label_is_one_line_of_json() -> None:
     label = Owner.current().encode()
     assert "\n" not in label
-    assert len(json.loads(label)) == 4
+    assert len(json.loads(label)) == 5

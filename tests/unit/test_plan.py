@@ -143,6 +143,8 @@ VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"agent": "replay", "replay": "y"}),
     ({"limits": {"cpus": 1}}, {}),
     ({"limits": {"memory_mb": 64}}, {}),
+    ({"limits": {"disk_mb": 64}}, {}),
+    ({"profile": "compat"}, {}),
     ({"network": {"mode": "open"}}, {}),
     ({"network": {"allow": ["x"]}}, {}),
     ({"timeout_s": 77}, {}),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rollouts.backends.handout import Handout
-from rollouts.config import DockerSettings, Limits
+from rollouts.config import DockerSettings, Limits, Profile
 from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed, JobCancelled
 
@@ -141,6 +141,7 @@ class Job:
     """Whether a patch of the repository is wanted."""
     secret: str | None = None
     """The one line of the command's stdin: for what neither a file nor a variable may hold."""
+    profile: Profile = "strict"
     stdout: LogSink | None = None
     """Takes what the command prints on stdout, apart from its stderr. None: both go to the log."""
 
@@ -252,6 +253,14 @@ class Backend(ABC):
     @abstractmethod
     def reap(self) -> list[str]:
         """Remove what dead processes of ours left behind, and say what; never anyone else's."""
+
+    def is_answering(self) -> bool:
+        """Whether boxes can be made now: quick, and right also after an engine came back. Never raises."""
+        return True
+
+    def disks(self) -> list[Path]:
+        """Folders of this machine in which boxes take up space."""
+        return []
 
     def versions(self) -> dict[str, str]:
         """What the manifest records of the machine beneath."""

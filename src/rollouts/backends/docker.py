@@ -44,13 +44,14 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.docker_images import DockerImages
 from rollouts.backends.handout import Handout
-from rollouts.backends.owner import Owner
 from rollouts.config import DockerSettings
 from rollouts.errors import BackendUnavailable, SandboxFailed
+from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
 
 API_LIMIT_S = 120
+PING_LIMIT_S = 2.5
 LOOK_EVERY_S = 0.25
 """How often a box's time and the wish to cancel are looked at."""
 END_LIMIT_S = 30.0
@@ -87,6 +88,13 @@ class DockerBackend(Backend):
         """An engine answers."""
         with _telling():
             self._api.ping()
+
+    def is_answering(self) -> bool:
+        """A ping, twice: a connection that was kept open may be one to an engine that is gone since."""
+        for _ in range(2):
+            with contextlib.suppress(BackendUnavailable, *ENGINE_TROUBLE):
+                return self._api.get(f"{self._api.base_url}/_ping", timeout=PING_LIMIT_S).ok
+        return False
 
     def versions(self) -> dict[str, str]:
         """The engine's."""
@@ -176,9 +184,20 @@ class DockerBackend(Backend):
         return config
 
     @cached_property
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._api.info()
+        return info
+
+    @property
     def _cpus(self) -> int:
         """The engine refuses to give more than it has."""
-        return int(self._api.info()["NCPU"])
+        return int(self._info["NCPU"])
+
+    def disks(self) -> list[Path]:
+        """The engine's own folder, when the engine is on this machine."""
+        is_here = self._api.base_url.startswith("http+docker://") and "DockerRootDir" in self._info
+        folder = Path(self._info["DockerRootDir"]) if is_here else None
+        return [folder] if folder is not None and folder.is_dir() else []
 
     def reap(self) -> list[str]:
         """Remove containers whose owner is dead."""

@@ -38,10 +38,10 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.bubblewrap import FIRST_BOX_UID, USER_UID, Isolation, bubblewrap, mounts, works
 from rollouts.backends.handout import Handout
-from rollouts.backends.owner import Owner
 from rollouts.backends.processes import kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,10 @@ class LocalBackend(Backend):
     def is_prepared(self, image: Image) -> bool:
         """Always."""
         return True
+
+    def disks(self) -> list[Path]:
+        """Where boxes lie."""
+        return [self._boxes.parent]
 
     def versions(self) -> dict[str, str]:
         """The kind of isolation is what matters about this machine."""

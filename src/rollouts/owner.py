@@ -18,32 +18,44 @@ class Owner:
     boot_id: str
     pid: int
     start_time: str
+    pid_namespace: str
+    """Where that pid means something: a container has processes and pids of its own."""
 
     @staticmethod
-    @cache
     def current() -> "Owner":
         """This process."""
-        pid = os.getpid()
-        return Owner(_host(), _boot_id(), pid, _start_time(pid) or "")
+        return _owner_of(os.getpid())
 
     def encode(self) -> str:
         """As one label value."""
-        return json.dumps([self.host, self.boot_id, self.pid, self.start_time])
+        return json.dumps([self.host, self.boot_id, self.pid, self.start_time, self.pid_namespace])
 
     @staticmethod
     def decode(text: str) -> "Owner | None":
         """Read a label value back; None for one that is not ours."""
         try:
-            host, boot_id, pid, start_time = json.loads(text)
-            return Owner(str(host), str(boot_id), int(pid), str(start_time))
+            host, boot_id, pid, start_time, pid_namespace = json.loads(text)
+            return Owner(str(host), str(boot_id), int(pid), str(start_time), str(pid_namespace))
         except (ValueError, TypeError, OverflowError):
             return None
 
     def is_dead(self) -> bool:
-        """Surely gone. A process on another host is never taken for dead."""
+        """Surely gone. A process on another host, or whose pids we cannot see, is never taken for dead."""
         if self.host != _host():
             return False
-        return self.boot_id != _boot_id() or _start_time(self.pid) != self.start_time
+        if self.boot_id != _boot_id():
+            return True
+        return self.pid_namespace == _pid_namespace() and _start_time(self.pid) != self.start_time
+
+    def describe(self) -> str:
+        """For people: `process 123 on myhost`."""
+        return f"process {self.pid} on {self.host.partition('/')[0]}"
+
+
+@cache
+def _owner_of(pid: int) -> Owner:
+    """By its pid, because a process may fork."""
+    return Owner(_host(), _boot_id(), pid, _start_time(pid) or "", _pid_namespace())
 
 
 @cache
@@ -57,6 +69,13 @@ def _host() -> str:
 def _boot_id() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+@cache
+def _pid_namespace() -> str:
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/ns/pid").readlink())
     return ""
 
 
