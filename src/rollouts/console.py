@@ -158,10 +158,11 @@ class RunConsole(_Progress):
         name, config = plan.benchmark.name, shown_path(plan.config)
         self._say(f"[rollouts] config={config} name={name} tasks={plan.tasks} parallel={plan.parallel}")
 
-    def resuming(self, missing: int, kept: int) -> None:
+    def resuming(self, missing: int, kept: int, unscored: int) -> None:
         """What is left to do of a batch that is there already."""
-        if missing:
-            self._say(f"[rollouts] Resuming: {counted(kept, 'task')} kept, {missing} to do")
+        if missing or unscored:
+            verdicts = f", {unscored} to score" if unscored else ""
+            self._say(f"[rollouts] Resuming: {counted(kept, 'task')} kept, {missing} to do{verdicts}")
         else:
             self._say(f"[rollouts] Nothing to resume: {counted(kept, 'task')} kept")
 

@@ -31,6 +31,7 @@ ORDER = (
     "archive",
     "logs",
     "schedule",
+    "gate",
     "backends.handout",
     "backends.base",
     "backends.bubblewrap",

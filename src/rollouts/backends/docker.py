@@ -202,17 +202,14 @@ class DockerBackend(Backend):
         folder = Path(self._info["DockerRootDir"]) if is_here else None
         return [folder] if folder is not None and folder.is_dir() else []
 
-    def reap(self) -> list[str]:
+    def reap(self, *, dry_run: bool = False) -> list[str]:
         """Remove containers whose owner is dead."""
-        removed = []
         with _telling():
             found = self._api.containers(all=True, filters={"label": OWNER_LABEL})
-        for container in found:
-            owner = Owner.decode(container["Labels"][OWNER_LABEL])
-            if owner is not None and owner.is_dead():
-                self._remove(container["Id"])
-                removed.append(f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})")
-        return removed
+        left = [container for container in found if _is_abandoned(container)]
+        for container in () if dry_run else left:
+            self._remove(container["Id"])
+        return [f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})" for container in left]
 
     def _free(self, container: str) -> None:
         self._teardown.submit(self._remove, container)
@@ -224,6 +221,8 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
+            if "already in progress" in str(exc):
+                return  # another process of ours is at it
             log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
             self._left.add(container)
 
@@ -384,6 +383,12 @@ class _Container:
         except tarfile.TarError as exc:
             raise SandboxFailed(f"the repository could not be taken out of the box: {exc}") from exc
         return target
+
+
+def _is_abandoned(container: dict[str, Any]) -> bool:
+    """By its owner; unless the engine is at it already."""
+    owner = Owner.decode(container["Labels"][OWNER_LABEL])
+    return owner is not None and owner.is_dead() and container.get("State") != "removing"
 
 
 @contextlib.contextmanager
