@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from rollouts import __version__
-from rollouts.errors import ExitCode, RolloutsError
+from rollouts.errors import ConfigError, ExitCode, RolloutsError
 from rollouts.terminal import counted, printable, silence
 
 if TYPE_CHECKING:
@@ -348,25 +349,26 @@ def clean(
 
     age_s = parse_age(older_than) if older_than is not None else None
     if age_s is not None and not yes and not dry_run and not (sys.stdin and sys.stdin.isatty()):
-        raise typer.BadParameter(
-            "deletes data and nobody can be asked here: give --yes", param_hint="--runs-older-than"
-        )
-    warn = lambda text: typer.echo(f"[rollouts] {printable(text)}", err=True)  # noqa: E731 - two lines otherwise
-    _log_to(warn)
+        raise ConfigError("--runs-older-than: this deletes data, and there is no terminal to ask on; give --yes")
+    _log_to(_say)
     outcome = cleaning.clean(
         _root(data_dir),
         cleaning.CleanOptions(dry_run, images, age_s),
         agreed=lambda old: yes or _agreed(old),
-        told=(lambda removed: None) if as_json else lambda removed: tables.show_removed(removed, dry_run=dry_run),
-        warn=warn,
+        told=partial(tables.show_removed, dry_run=dry_run, silent=as_json),
+        warn=_say,
     )
     for text in outcome.failed:
-        warn(f"cannot be removed: {text}")
+        _say(f"cannot be removed: {text}")
     if as_json:
         _print_json(outcome.to_json())
     else:
         tables.show_cleaned(outcome.removed, dry_run=dry_run)
     _exit(outcome.exit_code)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"[rollouts] {printable(text)}", err=True)
 
 
 def _agreed(old: "Sequence[OldBatch]") -> bool:

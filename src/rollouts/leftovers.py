@@ -222,22 +222,21 @@ def _temporaries(root: DataRoot, layout: Layout) -> dict[str, list[Path]]:
 def _sweep_batch(broom: Broom, folders: list[Path], found: list[Path]) -> None:
     """Under the batch's locks all of it is left behind. Where there is no batch any more, its age must tell."""
     with contextlib.suppress(OSError), all_free(folders, look_only=broom.dry_run) as free:
-        for path in found if free else ():
-            if _is_old(path) or (folders and not _is_being_written(path)):
-                if path.name in OF_A_RUN:
-                    _sweep_run(broom, path.parent)
-                broom.remove("temporary", path)
+        for path in _going(found, guarded=bool(folders)) if free else ():
+            broom.remove("temporary", path)
 
 
-def _sweep_run(broom: Broom, run: Path) -> None:
-    """What was cut off with a run, in folders that are looked into only then; so this comes before its mark goes."""
+def _going(found: list[Path], *, guarded: bool) -> list[Path]:
+    going = [path for path in found if _is_old(path) or (guarded and not _is_being_written(path))]
+    cut_off = {path.parent: None for path in going if path.name in OF_A_RUN}
+    return [each for run in cut_off for each in _within(run)] + going
+
+
+def _within(run: Path) -> Iterator[Path]:
+    """What was cut off with a run, in folders that are looked into only then; so it goes before the run's mark does."""
     for folder in (run, *run.glob("attempts/*")):
-        for name in _names(folder / "logs"):
-            if _IN_LOGS.fullmatch(name):
-                broom.remove("temporary", folder / "logs" / name)
-        for name in _names(folder / "artifacts"):
-            if TEMPORARY.fullmatch(name):
-                broom.remove("temporary", folder / "artifacts" / name)
+        yield from (folder / "logs" / name for name in _names(folder / "logs") if _IN_LOGS.fullmatch(name))
+        yield from (folder / "artifacts" / name for name in _names(folder / "artifacts") if TEMPORARY.fullmatch(name))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from rollouts.leftovers import (
 )
 from rollouts.store import DataRoot, shown_path, stamp_time
 
-_AGE = re.compile(r"(\d{1,5})([hdw])")
+_AGE = re.compile(r"([0-9]{1,5})([hdw])")
 _UNIT_S = {"h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 

@@ -143,8 +143,10 @@ def show_batches(rows: Iterable[dict[str, Any]]) -> None:
     open_console(sys.stdout).print(table)
 
 
-def show_removed(removed: Removed, *, dry_run: bool) -> None:
+def show_removed(removed: Removed, *, dry_run: bool, silent: bool = False) -> None:
     """What `clean` says about one thing."""
+    if silent:
+        return
     said = f"{'would remove' if dry_run else 'removed'} {removed.kind} {printable(removed.what)}"
     said += f" with {counted(removed.runs, 'run')}" if removed.runs else ""
     said += f" ({shown_size(removed.bytes)})" if removed.bytes is not None else ""

@@ -53,8 +53,8 @@ def removable(
     used = _with_ancestors(nodes, [*used_ids, *busy])
     found = []
     while chosen := next((node for node in nodes.values() if node.identity not in used and _may_go(node, now)), None):
-        name = chosen.own_tag or chosen.identity
-        found.append(BuiltImage(name, _take(nodes, chosen), unfinished=chosen.own_tag is None))
+        tag = chosen.own_tag
+        found.append(BuiltImage(tag or chosen.identity, _take(nodes, chosen), unfinished=tag is None))
     return found
 
 
