@@ -153,6 +153,8 @@ class _Progress:
 class RunConsole(_Progress):
     """Tells about a batch while it runs."""
 
+    _advice = ""
+
     def planned(self, plan: Plan) -> None:
         """The first line: what was asked for."""
         name, config = plan.benchmark.name, shown_path(plan.config)
@@ -168,6 +170,7 @@ class RunConsole(_Progress):
 
     def created(self, folder: Path, plan: Plan) -> None:
         """The batch is on disk and begins."""
+        self._advice = f"; go on with: rollouts resume {plan.benchmark.name} --rollout {folder.name}"
         self._say(f"[rollouts] output={shown_path(folder)}")
         if self._verbosity == 0:
             self._say("[rollouts] Running in quiet mode - use -vv for full output")
@@ -215,7 +218,7 @@ class RunConsole(_Progress):
         fine = launched == len(results) and not stopped
         mark = "" if self._verbosity >= 1 else "✓ " if fine else "✗ "
         if stopped or len(ended) < len(results):
-            self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched")
+            self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched{self._advice}")
         elif launched < len(results):
             self._say(f"{mark}All {len(results)} tasks completed, {launched} launched, {len(results) - launched} not")
         else:
