@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
 from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
-from rollouts.files import move_whole, remove_stale, write_json, write_whole
+from rollouts.files import make_folder, move_whole, remove_stale, sync_folder, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 from rollouts.plan import RunSpec
 from rollouts.prepare import Preparation
@@ -42,10 +42,12 @@ class RunFolder:
         self.path, self.secrets = path, secrets
         self.artifacts, self.logs, self.outputs = path / "artifacts", path / "logs", path / ".outputs"
         shutil.rmtree(self.outputs, ignore_errors=True)
-        remove_stale(path)
+        for folder in (path, self.artifacts):
+            remove_stale(folder)
+        make_folder(path)
         self._put_aside(attempt - 1)
         for folder in (self.artifacts, self.logs, self.outputs):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         self.agent_log = LogFile(self.logs / "agent.log", secrets)
         self.sandbox_log = LogFile(self.logs / "sandbox.log", secrets)
 
@@ -57,9 +59,10 @@ class RunFolder:
             earlier += 1
             aside = self.path / "attempts" / str(earlier)
         if left:
-            aside.mkdir(parents=True, exist_ok=True)
-        for path in left:
-            path.rename(aside / path.name)
+            make_folder(aside)
+            for path in left:
+                path.rename(aside / path.name)
+            sync_folder(aside)
 
     def note(self, text: str) -> None:
         """A line in `sandbox.log`."""

@@ -83,6 +83,15 @@ def _open_up(folder: Path) -> None:
                     path.chmod(0o700)
 
 
+def make_folder(folder: Path) -> None:
+    """Make it with its parents, so that none of the new names can be lost by a power cut."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        with contextlib.suppress(PermissionError):  # a parent that may be written and entered, but not read
+            sync_folder(path.parent)
+
+
 def remove_stale(folder: Path) -> None:
     """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
     for path in folder.glob(".*.tmp"):

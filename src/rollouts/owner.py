@@ -1,7 +1,4 @@
-"""Whose box is it? A box carries its owner; those of dead owners may be removed, all others never.
-
-So does every scratch folder that is not within a run's own.
-"""
+"""Which process something belongs to. What dead owners left may be removed; what belongs to anyone else never."""
 
 import contextlib
 import json

@@ -34,6 +34,7 @@ ORDER = (
     "archive",
     "logs",
     "schedule",
+    "gate",
     "backends.handout",
     "backends.base",
     "backends.bubblewrap",

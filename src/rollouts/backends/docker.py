@@ -72,6 +72,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._left: set[str] = set()
+        """Containers that could not be removed, and runs that may have one of which the engine never told."""
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -147,6 +149,7 @@ class DockerBackend(Backend):
         try:
             container = self._create(job)
         except ENGINE_TROUBLE as exc:
+            self._left.add(job.run_id)
             raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
         try:
             return _Container(self, self._api, container, job, sink).run()
@@ -252,15 +255,27 @@ class DockerBackend(Backend):
         except ENGINE_TROUBLE as exc:
             if "already in progress" in str(exc):
                 return  # another process of ours is at it
-            log.warning("container %s is left behind until the next start: %s", container[:12], _explain(exc))
+            log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
+            self._left.add(container)
 
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
         if "_images" in self.__dict__:
             self._images.close()
+        self._remove_left()
         if "_api" in self.__dict__:
             self._api.close()
+
+    def _remove_left(self) -> None:
+        """An engine that was away may be back; it knows best what is left there."""
+        if not self._left or not self.is_answering():
+            return
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+            for found in self._api.containers(all=True, filters=own):
+                if not self._left.isdisjoint((found["Id"], found["Labels"][RUN_LABEL])):
+                    self._remove(found["Id"])
 
 
 class _Container:
