@@ -19,7 +19,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from rollouts.backends.owner import Owner
 from rollouts.config import is_name
 from rollouts.errors import NotFoundError, StoreError
 from rollouts.files import (
@@ -34,6 +33,7 @@ from rollouts.files import (
 )
 from rollouts.locks import WorkLock, holder, is_held
 from rollouts.mistakes import did_you_mean
+from rollouts.owner import Owner
 from rollouts.plan import RunSpec
 from rollouts.results import RunResult, Status
 
