@@ -207,7 +207,7 @@ def test_secrets_in_the_address_of_a_repository_are_used_and_kept_nowhere(
     (project.folder / "tasks/far").mkdir()
     (project.folder / "tasks/far/tb_meta.json").write_text(json.dumps(meta))
     file = project.config('agent = "nop"\nbackend = "local"\n[[tasks]]\nprepared_dir = "tasks/far"\n')
-    proxies = {name: "" for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")}
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), "")
     with ArgumentWatch(PASSWORD) as watch:
         first = project("run", file, "-vv", env=proxies)
         second = project("run", file, env=proxies)
