@@ -212,7 +212,14 @@ class Lab:
         begin = time.monotonic()
         self.backend.prepare(job.image, lambda data: None)
         result = self.backend.run(job, sink or collector)
-        took_s = time.monotonic() - begin
+        return self._read(job, result, bytes(collector.data), time.monotonic() - begin)
+
+    def ran(self, running: "Running") -> Ran:
+        """The same for one that runs: wait for its end."""
+        result = running.end()
+        return self._read(running.job, result, bytes(running.sink.data), running.took_s)
+
+    def _read(self, job: Job, result: JobResult, log: bytes, took_s: float) -> Ran:
         try:
             outputs = dict(result.outputs)
             if "diff.patch" not in outputs and result.workspace is not None:
@@ -220,7 +227,7 @@ class Lab:
             files = {name: path.read_bytes() for name, path in outputs.items()}
         finally:
             result.free()
-        return Ran(result, bytes(collector.data), files.get("diff.patch", b""), files, took_s)
+        return Ran(result, log, files.get("diff.patch", b""), files, took_s)
 
     def start(self, script: str, **changes: Any) -> "Running":
         """Run a script in a thread of its own and return when it has said `started`."""
@@ -260,13 +267,16 @@ class Running:
         self._lab = lab
         self._result: JobResult | None = None
         self._error: BaseException | None = None
+        self.took_s = 0.0
         lab.backend.prepare(job.image, lambda data: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        begin = time.monotonic()
         try:
             self._result = self._lab.backend.run(self.job, self.sink)
+            self.took_s = time.monotonic() - begin
         except BaseException as exc:  # noqa: BLE001 - raised again in the test's own thread
             self._error = exc
 

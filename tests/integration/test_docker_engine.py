@@ -130,6 +130,25 @@ def test_an_image_without_git_ends_its_job_at_the_time_limit(lab: Lab, tmp_path:
 
 
 @needs_engine
+def test_an_image_with_a_small_shell_does_as_it_is_asked_too(lab: Lab, tmp_path: Path, busybox: str) -> None:
+    image = make_image(tmp_path / "task", environment={"image": busybox})
+    running = lab.start("trap 'echo tidy >tidy; exit 0' TERM; echo started; while :; do sleep 0.1; done", image=image)
+    lab.backend.cancel()
+    ran = lab.ran(running)
+    assert ran.result.ended is Ended.CANCELLED
+    assert lab.tree_after(ran.patch) == {**TREE, "tidy": b"tidy\n"}
+
+
+@needs_engine
+def test_a_container_that_someone_else_stops_is_not_the_jobs_fault(lab: Lab) -> None:
+    running = lab.start("echo started; sleep 60")
+    with contextlib.closing(docker.from_env()) as client:
+        client.api.stop(containers_of(running.job.run_id)[0])
+    with pytest.raises(SandboxFailed, match="killed from outside"):
+        running.end()
+
+
+@needs_engine
 @pytest.mark.parametrize("place", ["Dockerfile", "tests/Dockerfile", "docker/own.Dockerfile"])
 def test_a_dockerfile_cannot_see_what_is_hidden_from_agents(lab: Lab, tmp_path: Path, place: str) -> None:
     hidden = {"tests/test_it.py": b"x", "solution.patch": b"", "evaluate.sh": b"exit 0\n", "overrides.json": b"{}"}

@@ -225,7 +225,7 @@ class _Container:
     def __init__(self, backend: DockerBackend, api: docker.APIClient, container: str, job: Job, sink: LogSink) -> None:
         self._backend, self._api, self._id, self._job, self._sink = backend, api, container, job, sink
         self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
-        self._watch = Watch(job, self._handout, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic, backend.cancelled)
         self._why: str | None = None
         self._frames = bytearray()
 
@@ -268,14 +268,21 @@ class _Container:
             next_look = time.monotonic() + LOOK_EVERY_S
             if kill_by is None and self._must_end():
                 kill_by = time.monotonic() + END_LIMIT_S
-                with contextlib.suppress(APIError):
-                    self._api.kill(self._id)
+                self._signal("KILL")
+            elif kill_by is None and self._watch.wants_stop():
+                self._watch.asked = True
+                self._signal("TERM")
             elif kill_by is not None and time.monotonic() > kill_by:
                 raise SandboxFailed(f"the engine did not end the container within {END_LIMIT_S:.0f} s")
 
     def _must_end(self) -> bool:
         self._why = self._watch.overdue()
-        return self._why is not None or self._backend.cancelled.is_set()
+        return self._why is not None
+
+    def _signal(self, name: str) -> None:
+        """To the init process, which passes it on to the supervisor. It may have ended meanwhile."""
+        with contextlib.suppress(APIError):
+            self._api.kill(self._id, signal=name)
 
     def _take(self, data: bytes) -> None:
         """The stream comes in frames: which pipe, how many bytes, the bytes."""
@@ -292,7 +299,6 @@ class _Container:
 
     def _result(self, started: float) -> JobResult:
         handout, watch = self._handout, self._watch
-        cancelled = self._backend.cancelled.is_set() and not handout.done
         fine = handout.done and handout.exit_code == 0
         state = {} if fine else self._final_state()
         out_of_memory = bool(state.get("OOMKilled")) and not watch.is_timeout()
@@ -300,15 +306,11 @@ class _Container:
             self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or state.get("Error") or f"exit code {state.get('ExitCode')}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        ours = handout.done or self._why is not None or out_of_memory or cancelled
+        told = handout.done and not watch.was_stopped_by_others()
+        ours = told or self._why is not None or out_of_memory or watch.is_cancelled()
         if not ours and self._was_killed(started):
             raise SandboxFailed("the container was killed from outside")
-        if out_of_memory:
-            ended = Ended.OUT_OF_MEMORY
-        elif cancelled:
-            ended = Ended.CANCELLED
-        else:
-            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
+        ended = watch.how_it_ended(out_of_memory=out_of_memory)
         outputs = dict(handout.files) if handout.done else {}
         lost = self._job.capture and "diff.patch" not in outputs
         return JobResult(

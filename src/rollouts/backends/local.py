@@ -39,7 +39,7 @@ from rollouts.backends.base import (
 from rollouts.backends.bubblewrap import FIRST_BOX_UID, USER_UID, Isolation, bubblewrap, mounts, works
 from rollouts.backends.handout import Handout
 from rollouts.backends.owner import Owner
-from rollouts.backends.processes import kill_marked, memory_bytes
+from rollouts.backends.processes import box_main, kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
 
@@ -223,7 +223,7 @@ class _BoxProcess:
     def __init__(self, backend: LocalBackend, box: Path, job: Job, sink: LogSink) -> None:
         self._backend, self._box, self._job, self._sink = backend, box, job, sink
         self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
-        self._watch = Watch(job, self._handout, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic, backend.cancelled)
         self._out_of_memory = False
         self._why: str | None = None
         self._plain = backend.isolation is Isolation.NONE
@@ -271,6 +271,8 @@ class _BoxProcess:
                     next_look = time.monotonic() + LOOK_EVERY_S
                     if self._must_end(process.pid):
                         return
+                    if self._watch.wants_stop():
+                        self._ask_to_end(process.pid)
 
     def _drain(self, process: subprocess.Popen[bytes]) -> None:
         """What was written just before the end is still in the pipes; a process that got away may write for ever."""
@@ -287,7 +289,15 @@ class _BoxProcess:
         if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
-        return self._why is not None or self._backend.cancelled.is_set()
+        return self._why is not None
+
+    def _ask_to_end(self, pid: int) -> None:
+        """The supervisor, not bubblewrap around it: that one would end the box."""
+        supervisor = pid if self._plain else box_main(pid)
+        if supervisor is not None:
+            self._watch.asked = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -299,19 +309,13 @@ class _BoxProcess:
 
     def _result(self, returncode: int) -> JobResult:
         handout, watch = self._handout, self._watch
-        cancelled = self._backend.cancelled.is_set() and not handout.done
         if handout.began is None and not self._out_of_memory:
             self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or f"exit code {returncode}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        if self._why is None and not handout.done and not cancelled and returncode < 0:
+        if self._why is None and not handout.done and not watch.is_cancelled() and returncode < 0:
             raise SandboxFailed(f"the sandbox was killed from outside (signal {-returncode})")
-        if self._out_of_memory:
-            ended = Ended.OUT_OF_MEMORY
-        elif cancelled:
-            ended = Ended.CANCELLED
-        else:
-            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
+        ended = watch.how_it_ended(out_of_memory=self._out_of_memory)
         return JobResult(
             ended=ended,
             exit_code=handout.exit_code if ended is Ended.EXITED else None,
