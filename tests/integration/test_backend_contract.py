@@ -588,6 +588,29 @@ def test_a_job_of_which_no_patch_is_wanted_is_not_waited_for(own_lab: Lab) -> No
     assert "it was ended: everything stops" in result.notes
 
 
+def test_kill_ends_all_boxes_of_this_process_at_once_and_no_others(own_lab: Lab, token: str, tmp_path: Path) -> None:
+    script = f"{STUBBORN} trap '' TERM; echo started; while :; do sleep 0.05; done"
+    running = [own_lab.start(script, env={"TOKEN": token}) for _ in range(2)]
+    for job in running:
+        job.sink.wait_for(b"up\n", 3)
+    other_token = token[::-1]
+    other = start_holder(own_lab.kind, tmp_path / "other", other_token)
+    try:
+        own_lab.backend.kill()
+        wait_until(lambda: not any(own_lab.is_left(job.job) for job in running), "the boxes are gone")
+        wait_until(lambda: not processes_with(token), "all children are dead")
+        assert set(processes_with(other_token)) - {other.pid}, "another process's box is left alone"
+    finally:
+        other.kill()
+        other.communicate(timeout=PATIENCE_S)
+        own_lab.backend.reap()
+    for job in running:
+        with contextlib.suppress(SandboxFailed, JobCancelled):  # it is gone with all it had: either is fine
+            job.end().free()
+    with pytest.raises(JobCancelled):
+        own_lab.backend.run(own_lab.job("true"), Collector())
+
+
 def test_a_box_stays_until_it_is_freed_and_close_waits_for_that(own_lab: Lab) -> None:
     job = own_lab.job("echo x >x")
     own_lab.backend.prepare(job.image, Collector())

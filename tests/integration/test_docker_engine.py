@@ -25,7 +25,7 @@ from rollouts.backends import docker as docker_module
 from rollouts.backends.base import Ended
 from rollouts.backends.docker import DockerBackend
 from rollouts.config import DockerSettings
-from rollouts.errors import BackendUnavailable, ImageFailed, SandboxFailed
+from rollouts.errors import BackendUnavailable, ImageFailed, JobCancelled, SandboxFailed
 from tests.boxes import (
     PATIENCE_S,
     TREE,
@@ -239,6 +239,34 @@ def test_a_container_removed_from_outside_is_not_the_jobs_fault(lab: Lab) -> Non
         client.api.remove_container(containers_of(running.job.run_id)[0], force=True)
     with pytest.raises(SandboxFailed):
         running.end()
+
+
+@needs_engine
+def test_a_container_that_is_being_made_while_all_are_killed_is_removed_too(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(lab.backend, DockerBackend)
+    job, begun, go_on = lab.job("true"), threading.Event(), threading.Event()
+    api = lab.backend._api
+    make = api.create_container_from_config
+
+    def make_slowly(*arguments: object) -> object:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return make(*arguments)  # type: ignore[no-untyped-call] # docker's stubs lack it
+
+    lab.backend.prepare(job.image, Collector())
+    monkeypatch.setattr(api, "create_container_from_config", make_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        ended = pool.submit(lab.backend.run, job, Collector())
+        assert begun.wait(PATIENCE_S)
+        killed = pool.submit(lab.backend.kill)
+        wait_until(lab.backend.cancelled.is_set, "it is being killed")
+        go_on.set()
+        killed.result(PATIENCE_S)
+        with pytest.raises((JobCancelled, SandboxFailed)):
+            ended.result(PATIENCE_S)
+    wait_until(lambda: not containers_of(job.run_id), "the container is removed")
 
 
 @needs_engine

@@ -18,7 +18,9 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import docker
@@ -69,6 +71,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._making: set[str] = set()
+        """Jobs whose container is being made: it may be there before we know its id."""
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -140,13 +144,9 @@ class DockerBackend(Backend):
 
     def run(self, job: Job, sink: LogSink) -> JobResult:
         """One container, removed when the result is freed."""
-        self._raise_if_cancelled()
+        container = self._make(job)
         try:
-            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
-            container: str = made["Id"]
-        except ENGINE_TROUBLE as exc:
-            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
-        try:
+            self._raise_if_cancelled()
             return _Container(self, self._api, container, job, sink).run()
         except ENGINE_TROUBLE as exc:
             self._free(container)
@@ -154,6 +154,17 @@ class DockerBackend(Backend):
         except BaseException:
             self._free(container)
             raise
+
+    def _make(self, job: Job) -> str:
+        self._making.add(job.job_id)
+        try:
+            self._raise_if_cancelled()
+            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
+            return str(made["Id"])
+        except ENGINE_TROUBLE as exc:
+            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
+        finally:
+            self._making.discard(job.job_id)
 
     def _config(self, job: Job) -> dict[str, Any]:
         paths = self.paths(job.job_id, job.image)
@@ -200,6 +211,24 @@ class DockerBackend(Backend):
                 removed.append(f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})")
         return removed
 
+    def kill(self) -> None:
+        """Remove all containers of this process, until there are none and none is being made."""
+        super().kill()
+        if "_api" not in self.__dict__:
+            return
+        deadline = time.monotonic() + END_LIMIT_S
+        own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            while (found := self._api.containers(all=True, filters=own)) or self._making:
+                if time.monotonic() > deadline:
+                    return
+                removers = [Thread(target=self._remove, args=(each["Id"],), daemon=True) for each in found]
+                for remover in removers:
+                    remover.start()
+                for remover in removers:
+                    remover.join()
+                time.sleep(0.05)
+
     def _free(self, container: str) -> None:
         self._teardown.submit(self._remove, container)
 
@@ -210,6 +239,8 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
+            if isinstance(exc, APIError) and exc.status_code == HTTPStatus.CONFLICT:
+                return  # someone else is removing it
             log.warning("container %s is left behind until the next start: %s", container[:12], _explain(exc))
 
     def close(self) -> None:

@@ -64,6 +64,8 @@ class LocalBackend(Backend):
         super().__init__(settings, cache_dir)
         self._wanted = isolation
         self._told = False
+        self._open: dict[Path, int] = {}
+        """Boxes that run, each with the process group that it is."""
         self._teardown = ThreadPoolExecutor(2, thread_name_prefix="teardown")
         self._boxes = Path(tempfile.gettempdir()) / f"rollouts-{os.getuid()}"
 
@@ -209,6 +211,18 @@ class LocalBackend(Backend):
         owner = Owner.decode((box / "owner").read_text())
         return owner is not None and owner.is_dead()
 
+    def kill(self) -> None:
+        """Kill first, tidy up then: there may be no time left for that."""
+        super().kill()
+        boxes = dict(self._open)
+        for box, group in boxes.items():
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
+            if self.isolation is Isolation.NONE:
+                kill_marked(box.name)
+        for box in boxes:
+            _remove(box)
+
     def _free(self, box: Path) -> None:
         self._teardown.submit(_remove, box)
 
@@ -229,6 +243,7 @@ class _BoxProcess:
         self._plain = backend.isolation is Isolation.NONE
 
     def run(self, command: list[str], env: dict[str, str]) -> JobResult:
+        self._backend._raise_if_cancelled()
         process = subprocess.Popen(
             command,
             env=env,
@@ -238,6 +253,7 @@ class _BoxProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._backend._open[self._box] = process.pid
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -306,6 +322,7 @@ class _BoxProcess:
         if self._plain:
             kill_marked(self._box.name)
         process.wait()
+        self._backend._open.pop(self._box, None)
 
     def _result(self, returncode: int) -> JobResult:
         handout, watch = self._handout, self._watch
@@ -334,7 +351,8 @@ def _program(name: str) -> str:
 
 def _copy(tree: Path, target: Path) -> None:
     """`cp` copies thousands of files in the time that Python needs for hundreds."""
-    done = subprocess.run(["cp", "-R", "-p", "-P", str(tree), str(target)], capture_output=True, text=True)
+    command = ["cp", "-R", "-p", "-P", str(tree), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
     if done.returncode:
         raise SandboxFailed(f"cannot copy the task's source: {' '.join(done.stderr.split())[:300]}")
 
@@ -355,5 +373,5 @@ def _give(folder: Path, uid: int) -> None:
 def _remove(box: Path) -> None:
     shutil.rmtree(box, ignore_errors=True)
     if box.exists():
-        subprocess.run(["chmod", "-R", "u+rwX", str(box)], capture_output=True)
+        subprocess.run(["chmod", "-R", "u+rwX", str(box)], capture_output=True, start_new_session=True)
         shutil.rmtree(box, ignore_errors=True)
