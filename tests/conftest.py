@@ -14,7 +14,7 @@ import docker
 import pytest
 
 from rollouts.backends.docker import OWNER_LABEL, RUN_LABEL
-from rollouts.backends.owner import Owner
+from rollouts.owner import Owner
 from tests.boxes import base_image, engine_trouble
 
 

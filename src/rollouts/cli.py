@@ -17,6 +17,11 @@ from rollouts.errors import ExitCode, RolloutsError
 from rollouts.terminal import printable, silence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollouts.batch import BatchOutcome
+    from rollouts.console import RunConsole
+    from rollouts.resuming import ResumeOptions
     from rollouts.store import DataRoot
 
 app = typer.Typer(
@@ -37,6 +42,12 @@ BackendOption = Annotated[str | None, typer.Option("--backend", help="docker, mo
 Parallel = Annotated[int | None, typer.Option("--parallel", min=1, max=4096, help="Runs at once; wins over the file.")]
 Only = Annotated[str | None, typer.Option("--only", metavar="GLOB", help="Only tasks or models whose name matches.")]
 Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="-v: progress lines; -vv: all output.")]
+Score = Annotated[bool, typer.Option("--eval", help="Score each run as soon as it ends.")]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Also do again what the agent failed at, ran out of time or memory.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Go on though the benchmark or a task changed since.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and create nothing.")]
 DataDir = Annotated[Path, typer.Option("--data-dir", envvar="ROLLOUTS_DATA", help="Where everything is kept.")]
 DATA = Path("data")
 
@@ -62,30 +73,93 @@ def run(
     backend: BackendOption = None,
     parallel: Parallel = None,
     only: Only = None,
-    score: Annotated[bool, typer.Option("--eval", help="Score each run as soon as it ends.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and create nothing.")] = False,
+    score: Score = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="STAMP", help="Do what is missing of this batch instead.")
+    ] = None,
+    retry_failed: RetryFailed = False,
+    force: Force = False,
+    dry_run: DryRun = False,
     verbose: Verbose = 0,
     as_json: Json = False,
     data_dir: DataDir = DATA,
 ) -> None:
     """Run a benchmark: every task, model and rollout in a sandbox of its own."""
+    root = _root(data_dir)
+    if resume is not None:
+        if backend or only:
+            raise typer.BadParameter("--backend and --only belong to a new batch; a resumed one keeps its own")
+        from rollouts.config import load_benchmark
+        from rollouts.resuming import ResumeOptions
+
+        options = ResumeOptions(parallel, retry_failed, force, config, score)
+        _resume(root, load_benchmark(config).name, resume, options, dry_run, verbose, as_json)
+    if retry_failed or force:
+        raise typer.BadParameter("--retry-failed and --force go with --resume")
     from rollouts import planning
 
     plan = planning.plan_batch(config, backend=backend, parallel=parallel, only=only)
     if dry_run:
-        from rollouts.tables import show_plan
-
-        planned = dict(planning.dry_run(plan, _root(data_dir)))
-        _print_json(planned) if as_json else show_plan(planned)
+        _show_plan(dict(planning.dry_run(plan, root)), as_json)
         return
     from rollouts.batch import run_batch
+
+    _attend(lambda console: run_batch(plan, root, console, score=score), verbose, as_json)
+
+
+@app.command()
+def resume(
+    name: Name,
+    latest: Latest = False,
+    rollout: Rollout = None,
+    parallel: Parallel = None,
+    score: Score = False,
+    retry_failed: RetryFailed = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = 0,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Do what is missing of a batch that was stopped or killed, and touch nothing that is finished."""
+    from rollouts.resuming import ResumeOptions
+
+    _refuse_both(latest, rollout)
+    options = ResumeOptions(parallel, retry_failed, force, None, score)
+    _resume(_root(data_dir), name, rollout, options, dry_run, verbose, as_json)
+
+
+def _resume(
+    root: "DataRoot",
+    name: str,
+    rollout: str | None,
+    options: "ResumeOptions",
+    dry_run: bool,
+    verbose: int,
+    as_json: bool,
+) -> NoReturn:
+    from rollouts import planning
+    from rollouts.batch import resume_batch
+    from rollouts.resuming import plan_resume
+    from rollouts.store import BatchState, find_batch
+
+    place = find_batch(root, name, rollout)
+    if dry_run:
+        resumption = plan_resume(root, place, BatchState.load(place.folder), options)
+        _show_plan({**planning.dry_run(resumption.plan, root), "kept": resumption.kept}, as_json)
+        _exit(ExitCode.OK)
+    _attend(lambda console: resume_batch(root, place, options, console), verbose, as_json)
+
+
+def _attend(work: "Callable[[RunConsole], BatchOutcome]", verbose: int, as_json: bool) -> NoReturn:
+    """Tell about a batch while it runs, and what came of it."""
     from rollouts.console import RunConsole
 
     console = RunConsole(verbose, sys.stderr if as_json else sys.stdout, sys.stderr)
     _log_to(console.warn)
     outcome = None
     try:
-        outcome = run_batch(plan, _root(data_dir), console, score=score)
+        outcome = work(console)
     finally:
         stopped = outcome is not None and outcome.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
         console.close(outcome.results if outcome is not None else None, stopped=stopped)
@@ -267,6 +341,12 @@ def _root(data_dir: Path) -> "DataRoot":
 def _refuse_both(latest: bool, rollout: str | None) -> None:
     if latest and rollout:
         raise typer.BadParameter("give --latest or --rollout, not both")
+
+
+def _show_plan(planned: dict[str, Any], as_json: bool) -> None:
+    from rollouts.tables import show_plan
+
+    _print_json(planned) if as_json else show_plan(planned)
 
 
 def _print_json(value: Any) -> None:

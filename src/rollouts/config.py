@@ -27,6 +27,8 @@ from rollouts.errors import ConfigError
 from rollouts.mistakes import deeper_than, did_you_mean, mistakes, read_text, show
 
 MAX_DEPTH = 16
+MAX_KEY_COST = 4_000_000
+"""What reading keys of many dots may cost: each costs the square of its dots, and seconds are not given for nothing."""
 MAX_RUNS = 100_000
 """A plan above this is taken for a mistake."""
 MAX_SECONDS = 30 * 86400
@@ -256,7 +258,7 @@ class Benchmark(Model):
     retries: Annotated[int, _described("an integer from 0 to 20", ge=0, le=20)] = 2
     pass_threshold: Annotated[float, _described("a number from 0 to 1", ge=0, le=1)] = 1.0
     min_free_disk_mb: Annotated[int, _described("an integer of at least 0, in megabytes", ge=0, le=2**40)] = 1024
-    """With less free where `data/` lies no run is started; 0 is no such floor."""
+    """Below this much room on a disk that runs write to no run is started; 0 is no such floor."""
     profile: Annotated[Profile, _described("strict or compat")] = "strict"
     limits: Limits = Limits()
     network: Network = Network()
@@ -303,6 +305,8 @@ def load_benchmark(path: Path) -> Benchmark:
 
 def _parse_toml(path: Path) -> dict[str, Any]:
     text = read_text(path, "a benchmark file")
+    if _key_cost(text) > MAX_KEY_COST:
+        raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
     try:
         data = tomli.loads(text)
     except tomli.TOMLDecodeError as exc:
@@ -314,6 +318,20 @@ def _parse_toml(path: Path) -> dict[str, Any]:
     if deeper_than(data, MAX_DEPTH):
         raise ConfigError(f"{path}: nested more than {MAX_DEPTH} deep")
     return data
+
+
+def _key_cost(text: str) -> int:
+    """About how many steps the parser takes for dotted keys. Texts with dots in values count little by this."""
+    cost = header = 0
+    for part in re.split(r"[\n,{]", text):
+        key, equals, _ = part.partition("=")
+        dots = key.count(".")
+        if equals:
+            cost += (header + dots) * (dots + 1)
+        elif part.lstrip().startswith("["):
+            header = dots
+            cost += dots
+    return cost
 
 
 def choose_backend(option: str | None, environ: Mapping[str, str], benchmark: Benchmark) -> str:

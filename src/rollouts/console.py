@@ -158,6 +158,14 @@ class RunConsole(_Progress):
         name, config = plan.benchmark.name, shown_path(plan.config)
         self._say(f"[rollouts] config={config} name={name} tasks={plan.tasks} parallel={plan.parallel}")
 
+    def resuming(self, missing: int, kept: int, unscored: int) -> None:
+        """What is left to do of a batch that is there already."""
+        if missing or unscored:
+            verdicts = f", {unscored} to score" if unscored else ""
+            self._say(f"[rollouts] Resuming: {counted(kept, 'task')} kept, {missing} to do{verdicts}")
+        else:
+            self._say(f"[rollouts] Nothing to resume: {counted(kept, 'task')} kept")
+
     def created(self, folder: Path, plan: Plan) -> None:
         """The batch is on disk and begins."""
         self._say(f"[rollouts] output={shown_path(folder)}")
@@ -190,11 +198,12 @@ class RunConsole(_Progress):
         self._ends(line.run_id, completed=False)
         self._say(_verdict(line, self._verbosity))
 
-    def retrying(self, result: RunResult, attempts_left: int) -> None:
+    def retrying(self, result: RunResult, attempts_left: int, wait_s: float) -> None:
         """A fault of the machine: the run waits for another try."""
         self._ends(result.run_id, completed=False)
-        reason = printable(result.error.message) if result.error else result.status
-        self.warn(f"{result.run_id} is tried again ({attempts_left} left): {reason}")
+        reason = result.error.message if result.error else result.status
+        left = f"{attempts_left} more after that" if attempts_left else "the last time"
+        self.warn(f"{result.run_id} is tried again in {wait_s:.1f} s, {left}: {reason}")
 
     def close(self, results: Sequence[RunResult] | None, *, stopped: bool = False) -> None:
         """The last line. None: the batch never began."""

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def digest_of(*parts: object) -> str:
@@ -17,9 +18,12 @@ def digest_folder(folder: Path | None, leave_out: Collection[str] = ()) -> str:
 
     `.git` does not count, nor do the names of `leave_out` at the folder's top.
     """
-    digest = hashlib.sha256()
-    if folder is None:
-        return ""
+    return "" if folder is None else digest_of(digest_parts(folder, leave_out))
+
+
+def digest_parts(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
+    """The same for each file at the folder's top and each file or folder one level below: what changed can be told."""
+    parts: dict[str, Any] = {}
     for path in sorted(_files(folder, leave_out)):
         if path.is_symlink():
             kind, content = "link", os.fsencode(path.readlink())
@@ -27,9 +31,11 @@ def digest_folder(folder: Path | None, leave_out: Collection[str] = ()) -> str:
             kind, content = ("x" if path.stat().st_mode & 0o100 else "f"), path.read_bytes()
         else:
             kind, content = "special", b""
-        head = f"{path.relative_to(folder)}\0{kind}\0{len(content)}\0"
+        name = path.relative_to(folder)
+        digest = parts.setdefault("/".join(name.parts[:2]), hashlib.sha256())
+        head = f"{name}\0{kind}\0{len(content)}\0"
         digest.update(head.encode("utf-8", "surrogateescape") + content)
-    return digest.hexdigest()
+    return {name: digest.hexdigest() for name, digest in parts.items()}
 
 
 def _files(folder: Path, leave_out: Collection[str]) -> Iterator[Path]:

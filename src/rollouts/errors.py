@@ -31,8 +31,12 @@ class RolloutsError(Exception):
 class ConfigError(RolloutsError):
     """One or more mistakes in a benchmark file, a task folder or on the command line; `str()` has one per line."""
 
+    SHOWN = 100
+    """More are not read by anyone."""
+
     def __init__(self, *mistakes: str) -> None:
-        super().__init__("\n".join(mistakes))
+        more = [f"and {len(mistakes) - self.SHOWN:,} more mistakes"] if len(mistakes) > self.SHOWN + 1 else []
+        super().__init__("\n".join([*mistakes[: self.SHOWN], *more] if more else mistakes))
         self.mistakes = mistakes
 
 

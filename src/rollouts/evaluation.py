@@ -6,18 +6,18 @@ The truth is in the runs' own folders; `eval_manifest.json` is gathered from the
 import contextlib
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from filelock import FileLock, Timeout
-
 from rollouts.backends import open_backend
 from rollouts.backends.base import Backend
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
-from rollouts.errors import ConfigError, ExitCode, JobCancelled, SandboxFailed, StoreError
+from rollouts.errors import ConfigError, ExitCode, JobCancelled, SandboxFailed
 from rollouts.eval_manifest import EvalManifest, Evaluated, manifest_head, mean_score
+from rollouts.locks import held
+from rollouts.outage import Outage
 from rollouts.prepare import Preparation
 from rollouts.results import RunResult
 from rollouts.schedule import Schedule
@@ -73,6 +73,7 @@ def open_recorder(
     preparation: Preparation,
     cache: Path,
     building: Callable[[str, bytes], None],
+    outage: Outage,
 ) -> Recorder:
     """What scores runs with these settings; says so at once when the judge's key is missing."""
     judge = Judge(benchmark.judge, cache, backend.cancelled) if benchmark.judge else None
@@ -80,23 +81,12 @@ def open_recorder(
     if missing is not None:
         raise ConfigError(missing)
     scorer = Scorer(benchmark, backend, preparation, judge, building)
-    return Recorder(scorer, backend.name, benchmark.retries, backend.cancelled.wait)
+    return Recorder(scorer, backend.name, benchmark.retries, backend.cancelled.wait, outage.wait)
 
 
-@contextlib.contextmanager
-def eval_lock(folder: Path) -> Iterator[None]:
+def eval_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
     """One process at a time scores a batch."""
-    lock = FileLock(folder / ".eval.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise StoreError(f"{folder}: another process scores this batch") from None
-    except OSError as exc:
-        raise StoreError(f"{folder}: cannot be written: {exc.strerror}") from exc
-    try:
-        yield
-    finally:
-        lock.release()
+    return held(folder / ".eval.lock", "scores this batch")
 
 
 def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, listener: EvalListener) -> EvalOutcome:
@@ -119,7 +109,8 @@ def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, list
     ):
         head = manifest_head(place.name, place.stamp, name, parallel, benchmark)
         preparation = Preparation(benchmark, backend, root.cache)
-        recorder = open_recorder(benchmark, backend, preparation, root.cache, listener.building)
+        outage = Outage(backend, listener.warn)
+        recorder = open_recorder(benchmark, backend, preparation, root.cache, listener.building, outage)
         manifest = EvalManifest(place.folder, head, lines_so_far(root, state.results.values()))
         work = _Evaluating(root, place, chosen, recorder, backend, listener, manifest)
         lines = work.run(parallel, options.force)
@@ -215,7 +206,7 @@ class _Evaluating:
             return self._recorder.known(result, task, self._root.runs / result.run_id)
         return None
 
-    def _score(self, result: RunResult, attempt: int) -> bool:
+    def _score(self, result: RunResult, attempt: int) -> None:
         task = self._tasks.get(result)
         assert not isinstance(task, str)
         self._listener.started(result)
@@ -229,13 +220,12 @@ class _Evaluating:
                 lambda data: self._listener.output(result.run_id, data),
             )
         except JobCancelled:
-            return False
+            return
         except BaseException:  # nothing can be kept any more: there is no use in letting the others go on
             self._backend.cancel()
             raise
         self._manifest.put(line)
         self._listener.scored(line)
-        return False
 
 
 class _Tasks:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
 from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
-from rollouts.files import move_whole, write_json, write_whole
+from rollouts.files import make_folder, move_whole, remove_stale, sync_folder, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 from rollouts.plan import RunSpec
 from rollouts.prepare import Preparation
@@ -38,24 +38,31 @@ class Finished:
 class RunFolder:
     """`data/runs/<run_id>/` while a run writes it."""
 
-    def __init__(self, path: Path, secrets: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, attempt: int, secrets: tuple[str, ...]) -> None:
         self.path, self.secrets = path, secrets
         self.artifacts, self.logs, self.outputs = path / "artifacts", path / "logs", path / ".outputs"
-        self._put_earlier_attempt_aside()
+        shutil.rmtree(self.outputs, ignore_errors=True)
+        for folder in (path, self.artifacts):
+            remove_stale(folder)
+        make_folder(path)
+        self._put_aside(attempt - 1)
         for folder in (self.artifacts, self.logs, self.outputs):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         self.agent_log = LogFile(self.logs / "agent.log", secrets)
         self.sandbox_log = LogFile(self.logs / "sandbox.log", secrets)
 
-    def _put_earlier_attempt_aside(self) -> None:
-        """An attempt is never overwritten."""
+    def _put_aside(self, earlier: int) -> None:
+        """An attempt is never overwritten. One that was being put aside when its process died is put aside whole."""
         left = [self.path / name for name in _OF_ONE_ATTEMPT if (self.path / name).exists()]
+        aside = self.path / "attempts" / str(earlier)
+        while any((aside / path.name).exists() for path in left):
+            earlier += 1
+            aside = self.path / "attempts" / str(earlier)
         if left:
-            number = 1 + sum(1 for _ in self.path.glob("attempts/*"))
-            aside = self.path / "attempts" / str(number)
-            aside.mkdir(parents=True)
+            make_folder(aside)
             for path in left:
                 path.rename(aside / path.name)
+            sync_folder(aside)
 
     def note(self, text: str) -> None:
         """A line in `sandbox.log`."""
@@ -74,7 +81,7 @@ def execute_run(
     """Run one spec to its end. Never raises for the run's own troubles; `begun` is its record so far."""
     agent = preparation.agent(spec)
     secrets = tuple(os.environ[name] for name in agent.env_names if name in os.environ)
-    run, scrub = RunFolder(folder, secrets), Scrubber(secrets)
+    run, scrub = RunFolder(folder, begun.attempt, secrets), Scrubber(secrets)
     stage = Stage.SOURCE
     free: Callable[[], None] = lambda: None  # noqa: E731 - replaced as soon as there is a box
     try:

@@ -78,26 +78,47 @@ class LogFile:
                 left -= len(part)
 
 
-def _forms(secret: str) -> Iterator[bytes]:
-    """A secret as it may turn up: plain, as hex, escaped for a URL or JSON, or somewhere within base64."""
+def _literal_forms(secret: str) -> Iterator[bytes]:
+    """A secret as it may turn up in one piece: plain, as lines that a patch adds, or escaped for a URL or JSON."""
     plain = os.fsencode(secret)
-    yield from (plain, plain.hex().encode(), json.dumps(secret)[1:-1].encode())
+    yield from (plain, plain.replace(b"\n", b"\n+"), json.dumps(secret)[1:-1].encode())
     yield os.fsencode(json.dumps(secret, ensure_ascii=False)[1:-1])
     for escaped in (quote(plain), quote(plain, safe=""), quote_plus(plain)):
         yield from (escaped.encode(), re.sub("%..", lambda found: found.group().lower(), escaped).encode())
+
+
+def _coded_forms(secret: str) -> Iterator[bytes]:
+    """The same in codes that programs break into lines: as hex, or somewhere within base64."""
+    plain = os.fsencode(secret)
+    yield from (plain.hex().encode(), plain.hex().upper().encode())
     for offset, cut in ((0, 0), (1, 2), (2, 3)):
         coded = b64encode(bytes(offset) + plain).rstrip(b"=")
         whole = coded[cut : len(coded) - ((len(plain) + offset) % 3 != 0)]
         yield from (whole, whole.translate(bytes.maketrans(b"+/", b"-_")))
 
 
+def _by_length(forms: Iterable[bytes]) -> list[bytes]:
+    """Of two that begin alike the longer one counts."""
+    return sorted(set(forms), key=len, reverse=True)
+
+
+_BREAK = rb"(?:\r?\n\+?)"
+"""Where a code goes on in the next line; within a patch that line has a mark."""
+_CODE = re.compile(rb"[A-Za-z0-9+/_\r\n-]+")
+_SURE_START = 4
+"""So many characters of a code before a break are taken for the start of a secret, and wait for what follows."""
+
+
 class Scrubber:
     """Replaces known secret values in a stream, also where one is split over two pieces."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
-        self._secrets = sorted(forms, key=len, reverse=True)  # of two that begin alike the longer one counts
+        secrets = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
+        self._coded = _by_length(form for secret in secrets for form in _coded_forms(secret))
+        self._secrets = _by_length([*self._coded, *(form for secret in secrets for form in _literal_forms(secret))])
         self._pattern = re.compile(b"|".join(map(re.escape, self._secrets)))
+        broken = [(_BREAK + b"?").join(re.escape(bytes([byte])) for byte in form) for form in self._coded]
+        self._slow_pattern = re.compile(b"|".join([*broken, self._pattern.pattern]))
         self._held = b""
         self.replaced = 0
         """How many were found so far."""
@@ -107,8 +128,9 @@ class Scrubber:
         if not self._secrets:
             return data
         data = self._held + data
-        cut = len(data) - max(self._overlap(data, secret) for secret in self._secrets)
-        across = next((found for found in self._pattern.finditer(data) if found.end() > cut), None)
+        starts = max(self._overlap(data, secret) for secret in self._secrets)
+        cut = len(data) - max(starts, self._overlap_before_a_break(data))
+        across = next((found for found in self._pattern_for(data).finditer(data) if found.end() > cut), None)
         if across is not None:
             cut = min(cut, across.start())
         self._held = data[cut:]
@@ -119,18 +141,53 @@ class Scrubber:
         held, self._held = self._held, b""
         return self._replace(held)
 
+    def text(self, text: str) -> str:
+        """A whole text without secrets."""
+        return self._replace(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
     def _replace(self, data: bytes) -> bytes:
         if not self._secrets:
             return data
-        data, count = self._pattern.subn(_HIDDEN, data)
+        data, count = self._pattern_for(data).subn(_hidden, data)
         self.replaced += count
         return data
+
+    def _pattern_for(self, data: bytes) -> re.Pattern[bytes]:
+        """Codes broken into lines are rare, and looking for them is slow: they must be there when lines are joined."""
+        if b"\n" in data:
+            joined = _joined(data)
+            if any(form in joined for form in self._coded):
+                return self._slow_pattern
+        return self._pattern
+
+    def _overlap_before_a_break(self, data: bytes) -> int:
+        """The same as `_overlap`, for a code that began in an earlier line."""
+        tail = data[-2 * len(self._coded[0]) :]
+        if b"\n" not in tail:
+            return 0
+        joined = _joined(tail)
+        size = max(self._overlap(joined, form) for form in self._coded)
+        if size < _SURE_START:
+            return 0
+        start = next(at for at in range(len(tail) - size, -1, -1) if len(_joined(tail[at:])) >= size)
+        return len(tail) - start
 
     @staticmethod
     def _overlap(data: bytes, secret: bytes) -> int:
         """How much of the end of `data` may be the start of a secret."""
         longest = min(len(data), len(secret) - 1)
         return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)
+
+
+def _joined(data: bytes) -> bytes:
+    return data.replace(b"\n+", b"\n").translate(None, b"\r\n")
+
+
+def _hidden(found: re.Match[bytes]) -> bytes:
+    """Breaks with a mark stay, and those of a code: a patch has as many lines as it says."""
+    text = found.group()
+    is_literal = b"\n" in text and b"\n+" not in text and not _CODE.fullmatch(text)
+    return _HIDDEN if is_literal else _HIDDEN + b"".join(re.findall(_BREAK, text))
 
 
 def scrub_file(path: Path, secrets: Iterable[str]) -> bool:

@@ -144,6 +144,6 @@ def show(value: object, limit: int = 60) -> str:
     """A bad value as the user wrote it, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):
-        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, which even `repr` refuses
+        text = f"something that cannot be shown ({type(value).__name__})"
     return text if len(text) <= limit else f"{text[:limit]}…"

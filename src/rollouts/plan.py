@@ -42,11 +42,12 @@ def make_plan(benchmark: Benchmark, tasks: Sequence[Sequence[Task]], only: str |
     """
     specs: list[RunSpec] = []
     seen: Counter[str] = Counter()
-    for number, (entry, found) in enumerate(zip(benchmark.tasks, tasks, strict=True)):
-        for task, model in _kept(benchmark, entry, found, only):
+    chosen = [list(_kept(benchmark, entry, found, only)) for entry, found in zip(benchmark.tasks, tasks, strict=True)]
+    if sum(entry.rollouts * len(kept) for entry, kept in zip(benchmark.tasks, chosen, strict=True)) > MAX_RUNS:
+        raise ConfigError(f"{benchmark.name}: more than {MAX_RUNS:,} runs planned; split the benchmark")
+    for number, kept in enumerate(chosen):
+        for task, model in kept:
             specs += _specs(benchmark, number, task, model, len(specs), seen)
-            if len(specs) > MAX_RUNS:
-                raise ConfigError(f"{benchmark.name}: more than {MAX_RUNS:,} runs planned; split the benchmark")
     if not specs:
         known = sorted({task.task_id for found in tasks for task in found})
         raise ConfigError(f"--only: nothing matches {only!r}; the tasks are {', '.join(known[:20])}")

@@ -28,6 +28,8 @@ class Plan:
     benchmark: Benchmark
     specs: tuple[RunSpec, ...]
     backend: str
+    only: str | None = None
+    """The glob that picked the runs out of the file's."""
 
     @property
     def parallel(self) -> int:
@@ -60,7 +62,7 @@ def plan_batch(config: Path, *, backend: str | None, parallel: int | None, only:
     found += _unmet_needs(config, benchmark, specs)
     if found:
         raise ConfigError(*found)
-    return Plan(config, benchmark, specs, chosen)
+    return Plan(config, benchmark, specs, chosen, only)
 
 
 def plan_tasks(config: Path, only: str | None) -> tuple[Benchmark, list[Task]]:

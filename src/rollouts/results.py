@@ -28,6 +28,10 @@ class Status(StrEnum):
         return self not in (Status.PENDING, Status.RUNNING)
 
 
+UNFINISHED = frozenset({Status.PENDING, Status.RUNNING, Status.CANCELLED, Status.SANDBOX_FAILED})
+"""Where a run stands that says nothing about the model yet: what `resume` does again."""
+
+
 class Stage(StrEnum):
     """What was being done when something went wrong."""
 

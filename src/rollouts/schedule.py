@@ -31,13 +31,14 @@ def backoff_s(attempt: int) -> float:
 
 
 class Schedule(Generic[Item]):
-    """Runs `work` for each item in a pool of threads. `work` says whether the item wants another try."""
+    """Runs `work` for each item in a pool of threads. It says in how many seconds the item wants another try, if so."""
 
     def __init__(
-        self, work: Callable[[Item, int], bool], parallel: int, stopped: threading.Event | None = None
+        self, work: Callable[[Item, int], float | None], parallel: int, cancelled: threading.Event | None = None
     ) -> None:
-        """`stopped` may be set from outside, like `stop` sets it."""
-        self._work, self._parallel, self._stopped = work, parallel, stopped or threading.Event()
+        """`cancelled` may be set from outside; it has the same effect here as `stop`."""
+        self._work, self._parallel, self._cancelled = work, parallel, cancelled or threading.Event()
+        self._stopped = False
         self._changed = threading.Condition()
         self._waiting: list[_Waiting[Item]] = []
         self._running = 0
@@ -57,27 +58,27 @@ class Schedule(Generic[Item]):
             raise self._failure
 
     def stop(self) -> None:
-        """Start nothing new. Safe to call from a signal handler's thread."""
-        self._stopped.set()
+        """Start nothing new; what runs goes on to its end. Safe to call from any thread."""
+        self._stopped = True
 
     def _worker(self) -> None:
         while (taken := self._take()) is not None:
-            again = False
+            wait_s = None
             try:
-                again = self._work(taken.item, taken.attempt)
+                wait_s = self._work(taken.item, taken.attempt)
             except BaseException as exc:  # noqa: BLE001 - kept for `run`, which raises it in the caller's thread
-                self._failure = exc
-                self._stopped.set()
+                self._failure = self._failure or exc
+                self.stop()
             with self._changed:
                 self._running -= 1
-                if again:
-                    ready_at = time.monotonic() + backoff_s(taken.attempt)
+                if wait_s is not None:
+                    ready_at = time.monotonic() + wait_s
                     heapq.heappush(self._waiting, _Waiting(ready_at, taken.order, taken.item, taken.attempt + 1))
                 self._changed.notify_all()
 
     def _take(self) -> _Waiting[Item] | None:
         with self._changed:
-            while not self._stopped.is_set():
+            while not self._stopped and not self._cancelled.is_set():
                 if not self._waiting and not self._running:
                     return None
                 delay = self._waiting[0].ready_at - time.monotonic() if self._waiting else 0.5

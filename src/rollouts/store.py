@@ -11,18 +11,29 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from rollouts.config import is_name
 from rollouts.errors import NotFoundError, StoreError
-from rollouts.files import Journal, encode, read_journal, write_json, write_whole
+from rollouts.files import (
+    Journal,
+    encode,
+    make_folder,
+    read_journal,
+    remove_stale,
+    sync_folder,
+    write_json,
+    write_whole,
+)
+from rollouts.locks import WorkLock, holder, is_held
 from rollouts.mistakes import did_you_mean
+from rollouts.owner import Owner
 from rollouts.plan import RunSpec
 from rollouts.results import RunResult, Status
 
@@ -30,6 +41,8 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 1
 MANIFEST_EVERY_S = 1.0
+TASKS = "tasks.json"
+"""The digests of each task's parts when the batch was made: what changed since can be told."""
 _STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
 _STAMP_FORMAT = "%Y%m%d__%H-%M-%S"
 
@@ -69,7 +82,7 @@ class DataRoot:
     def make(self) -> None:
         """Say so before anything starts when nothing could be kept here."""
         try:
-            self.cache.mkdir(parents=True, exist_ok=True)
+            make_folder(self.cache)
         except OSError as exc:
             advice = "name another place with --data-dir or $ROLLOUTS_DATA"
             raise StoreError(f"{self.path}: cannot be written: {exc.strerror}; {advice}") from exc
@@ -81,6 +94,8 @@ class BatchState:
 
     header: dict[str, Any] = field(default_factory=dict)
     results: dict[str, RunResult] = field(default_factory=dict)
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    """When the batch was gone on with, and whether something had changed meanwhile."""
     finished_at: str | None = None
 
     def apply(self, event: Mapping[str, Any]) -> str | None:
@@ -102,6 +117,8 @@ class BatchState:
                 self.results[known.run_id] = begun
                 self.finished_at = None
                 return known.run_id
+            case "resumed":
+                self.resumed.append({"at": event["at"], "changed": event["changed"]})
             case "finished":
                 self.finished_at = event["at"]
         return None
@@ -124,56 +141,90 @@ class BatchState:
         return {**self._head(), "results": [result.to_json() for result in self.results.values()]}
 
     def _head(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **self.header, "finished_at": self.finished_at}
+        return {"schema": SCHEMA, **self.header, "resumed": self.resumed, "finished_at": self.finished_at}
 
 
 class Batch:
-    """A batch that this process is running: the only writer of its folder."""
+    """A batch that this process works on: the only writer of its folder."""
 
     def __init__(self, root: DataRoot, name: str, stamp: str) -> None:
+        """Raises StoreError when another process works on it. To be closed, whatever happens."""
         self.root, self.name, self.stamp = root, name, stamp
         self.folder = root.rollouts / name / stamp
         self.state = BatchState()
-        self._file_lock = FileLock(self.folder / ".lock")
-        try:
-            self._file_lock.acquire(timeout=0)
-        except Timeout:
-            raise StoreError(f"{self.folder}: another process works on this batch") from None
-        self._journal = Journal(self.folder / "events.jsonl")
+        self._work_lock = WorkLock(self.folder / ".lock", "works on this batch")
         self._lock = threading.Lock()
         self._texts: dict[str, str] = {}
         self._dirty = threading.Event()
         self._closing = threading.Event()
         self._failure: StoreError | None = None
         self._writer = threading.Thread(target=self._keep_manifest, name="manifest", daemon=True)
+        try:
+            self._journal = Journal(self.folder / "events.jsonl")
+        except OSError as exc:
+            self._work_lock.release()
+            raise StoreError(f"{self.folder}/events.jsonl: cannot be written: {exc.strerror}") from exc
 
     @staticmethod
     def create(
         root: DataRoot, name: str, header: Mapping[str, Any], specs: Sequence[RunSpec], config_text: bytes
     ) -> "Batch":
         """Claim a stamp and put the plan on disk. From here on the batch can be found and resumed."""
-        stamp = _claim_stamp(root, name)
-        batch = Batch(root, name, stamp)
-        planned = [batch._planned(spec) for spec in specs]
-        write_whole(batch.folder / "config.toml", config_text)
-        batch._record(
-            {"event": "batch", "at": now(), "name": name, "created_at": stamp, **header},
-            *({"event": "planned", "run": result.to_json()} for result in planned),
-        )
-        (batch.folder / "task_results").mkdir()
-        run_dirs = [result.run_dir for result in planned]
-        write_whole(batch.folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
-        temp = root.rollouts / "temp" / f"rollout_{name}__{stamp}.json"
-        temp.parent.mkdir(exist_ok=True)
-        write_json(temp, {
-            "created_at": stamp,
-            "rollout_dir": shown_path(batch.folder),
-            "runs": run_dirs,
-            "tasks": sorted({result.task_dir for result in planned}),
-        })  # fmt: skip
-        batch._write_manifest()
+        with creation_lock(root):
+            stamp = _claim_stamp(root, name)
+            batch = Batch(root, name, stamp)
+        try:
+            batch._write_plan(header, specs, config_text)
+        except BaseException:
+            batch.close()
+            raise
         batch._writer.start()
         return batch
+
+    def _write_plan(self, header: Mapping[str, Any], specs: Sequence[RunSpec], config_text: bytes) -> None:
+        """The manifest comes last: a batch that has none never began."""
+        planned = [self._planned(spec) for spec in specs]
+        write_whole(self.folder / "config.toml", config_text)
+        write_json(self.folder / TASKS, {shown_path(spec.task.folder): dict(spec.task.parts) for spec in specs})
+        self._record(
+            {"event": "batch", "at": now(), "name": self.name, "created_at": self.stamp, **header},
+            self._opened(),
+            *({"event": "planned", "run": result.to_json()} for result in planned),
+        )
+        (self.folder / "task_results").mkdir()
+        _write_lists(self.root, self.folder, planned)
+        sync_folder(self.folder.parent)
+        self._write_manifest()
+
+    @staticmethod
+    def open(root: DataRoot, place: "BatchPlace") -> "Batch":
+        """Take a batch that is on disk, to go on with it or to leave it as it is."""
+        batch = Batch(root, place.name, place.stamp)
+        try:
+            batch.state = BatchState.load(batch.folder)
+            _restore(root, batch.folder, batch.state)
+        except BaseException:
+            batch.close()
+            raise
+        return batch
+
+    def resume(self, replanned: Iterable[RunSpec], *, changed: bool) -> None:
+        """Begin to work on it again. `replanned` are runs that are not what they were; `changed`: something is not."""
+        runs = []
+        for spec in replanned:
+            known = self.state.results[f"{self.stamp}-{spec.index}"]
+            runs.append(replace(self._planned(spec), attempt=known.attempt))
+        self._record(
+            self._opened(),
+            {"event": "resumed", "at": now(), "changed": changed},
+            *({"event": "planned", "run": result.to_json()} for result in runs),
+        )
+        self._writer.start()
+
+    @staticmethod
+    def _opened() -> dict[str, Any]:
+        owner = Owner.current()
+        return {"event": "opened", "at": now(), "host": owner.host, "pid": owner.pid}
 
     def _planned(self, spec: RunSpec) -> RunResult:
         run_id = f"{self.stamp}-{spec.index}"
@@ -202,17 +253,20 @@ class Batch:
         self._record({"event": "ended", "at": now(), "run": result.to_json()})
         _write_task_result(self.folder, result)
 
-    def close(self, *, finished: bool) -> None:
-        """Bring everything derived up to date and give the batch back."""
+    def close(self, *, finished: bool = False) -> None:
+        """Bring everything derived up to date and give the batch back. Once: later calls do nothing."""
+        if self._closing.is_set():
+            return
         try:
             if finished:
                 self._record({"event": "finished", "at": now()})
         finally:
             self._closing.set()
             self._dirty.set()
-            self._writer.join()
+            if self._writer.is_alive():
+                self._writer.join()
             self._journal.close()
-            self._file_lock.release()
+            self._work_lock.release()
         if self._failure is not None:
             raise self._failure
 
@@ -266,15 +320,18 @@ def _text(result: RunResult, indent: str = "") -> str:
 
 
 def _write_task_result(batch: Path, result: RunResult) -> None:
-    place = batch / "task_results" / f"{result.run_id}.json"
-    write_whole(place, f"{_text(result)}\n".encode(), durable=False)
+    place, content = batch / "task_results" / f"{result.run_id}.json", f"{_text(result)}\n".encode()
+    with contextlib.suppress(OSError):
+        if place.read_bytes() == content:
+            return
+    write_whole(place, content, durable=False)
 
 
 def _claim_stamp(root: DataRoot, name: str) -> str:
     """A second that no other batch has. All benchmarks share the run ids, so the first run's folder is the claim."""
     moment = datetime.now(UTC).replace(microsecond=0)
     try:
-        root.runs.mkdir(parents=True, exist_ok=True)
+        make_folder(root.runs)
         for _ in range(3600):
             stamp = moment.strftime(_STAMP_FORMAT)
             try:
@@ -282,31 +339,58 @@ def _claim_stamp(root: DataRoot, name: str) -> str:
             except FileExistsError:
                 moment += timedelta(seconds=1)
                 continue
-            (root.rollouts / name / stamp).mkdir(parents=True)
+            sync_folder(root.runs)
+            make_folder(root.rollouts / name / stamp)
             return stamp
     except OSError as exc:
         raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc
     raise StoreError(f"{root.runs}: no free stamp within the next hour")
 
 
+def creation_lock(root: DataRoot) -> FileLock:
+    """Held while a batch's folders are made, so that whoever removes what never began leaves it alone."""
+    folder = root.cache / "locks"
+    try:
+        make_folder(folder)
+    except OSError as exc:
+        raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc
+    return FileLock(folder / "batches.lock")
+
+
 def refresh_abandoned(root: DataRoot) -> None:
     """Bring up to date what a process that died left behind its journal. Batches at work are left alone."""
     for place in batches(root):
         manifest, journal = place.folder / "manifest.json", place.folder / "events.jsonl"
-        with contextlib.suppress(Timeout, StoreError, OSError):
-            if journal.stat().st_mtime_ns >= manifest.stat().st_mtime_ns:
-                _refresh(place.folder, manifest)
+        with contextlib.suppress(StoreError, OSError):
+            behind = journal.stat().st_mtime_ns >= manifest.stat().st_mtime_ns
+            if behind or holder(place.folder / ".lock") is not None:
+                Batch.open(root, place).close()
 
 
-def _refresh(folder: Path, manifest: Path) -> None:
-    with FileLock(folder / ".lock", timeout=0):
-        state = BatchState.load(folder)
-        for result in state.results.values():
-            if result.status.is_end:
-                _write_task_result(folder, result)
-        run_dirs = [result.run_dir for result in state.results.values()]
-        write_whole(folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
-        write_json(manifest, state.manifest())
+def _restore(root: DataRoot, folder: Path, state: BatchState) -> None:
+    """Make everything derived from the journal again, where it is not as it should be."""
+    for each in (folder, folder / "task_results", root.rollouts / "temp"):
+        remove_stale(each)
+    results = list(state.results.values())
+    for result in results:
+        if result.status.is_end:
+            _write_task_result(folder, result)
+    _write_lists(root, folder, results)
+    write_json(folder / "manifest.json", state.manifest())
+
+
+def _write_lists(root: DataRoot, folder: Path, results: Sequence[RunResult]) -> None:
+    """`runs.txt`, and the file in `temp/` that names the same runs."""
+    run_dirs = [result.run_dir for result in results]
+    write_whole(folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
+    temp = root.rollouts / "temp" / f"rollout_{folder.parent.name}__{folder.name}.json"
+    make_folder(temp.parent)
+    write_json(temp, {
+        "created_at": folder.name,
+        "rollout_dir": shown_path(folder),
+        "runs": run_dirs,
+        "tasks": sorted({result.task_dir for result in results}),
+    })  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -382,6 +466,7 @@ def describe_batches(root: DataRoot, name: str | None) -> list[dict[str, Any]]:
         rows.append({
             "name": place.name,
             "stamp": place.stamp,
+            "state": _state(place, state),
             "backend": state.header.get("backend", "?"),
             "runs": len(state.results),
             "status": {status.value: count for status, count in counts.items()},
@@ -389,3 +474,9 @@ def describe_batches(root: DataRoot, name: str | None) -> list[dict[str, Any]]:
             "rollout_dir": shown_path(place.folder),
         })  # fmt: skip
     return rows
+
+
+def _state(place: BatchPlace, state: BatchState) -> str:
+    if is_held(place.folder / ".lock"):
+        return "running"
+    return "finished" if state.finished_at else "stopped"

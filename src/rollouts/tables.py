@@ -133,11 +133,11 @@ def show_check(check: TaskCheck) -> None:
 
 def show_batches(rows: Iterable[dict[str, Any]]) -> None:
     """The table of `list`."""
-    table = _table("name", "stamp", "backend", "runs", "launched", "finished", right=("runs", "launched"))
+    table = _table("name", "stamp", "state", "backend", "runs", "launched", "finished", right=("runs", "launched"))
     for row in rows:
         launched = str(row["status"].get(Status.LAUNCHED, 0))
-        finished = row["finished_at"] or "not finished"
-        cells = (row["name"], row["stamp"], row["backend"], row["runs"], launched, finished)
+        finished = row["finished_at"] or "-"
+        cells = (row["name"], row["stamp"], row["state"], row["backend"], row["runs"], launched, finished)
         table.add_row(*(Text(printable(str(cell))) for cell in cells))
     open_console(sys.stdout).print(table)
 
@@ -168,6 +168,7 @@ def show_plan(plan: dict[str, Any]) -> None:
     )
     cost = "no limit set" if plan["max_cost_usd"] is None else f"${plan['max_cost_usd']:.2f}"
     line = f"{len(plan['runs'])} runs on {plan['backend']}, parallel={plan['parallel']}"
-    out.print(Text(f"{line}; images to build: {built}; most it can cost: {cost}"), soft_wrap=True)
+    kept = f"; {counted(plan['kept'], 'run')} kept" if "kept" in plan else ""
+    out.print(Text(f"{line}{kept}; images to build: {built}; most it can cost: {cost}"), soft_wrap=True)
     for line in plan["missing_environment_variables"]:
         out.print(Text(f"warning: {line}"), soft_wrap=True)

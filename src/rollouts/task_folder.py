@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from rollouts.config import NAME_EXPECTED, Benchmark, Environment, Text, find_path, is_name
-from rollouts.digests import digest_folder, digest_of
+from rollouts.digests import digest_of, digest_parts
 from rollouts.errors import ConfigError
 from rollouts.mistakes import deeper_than, did_you_mean, did_you_mean_path, mistakes, read_text
 from rollouts.tasks import (
@@ -83,6 +83,8 @@ def _load(folder: Path, used: Path | None) -> Task:
         over = _parse(used, Overrides, "overrides", found) or over
     if meta is None or found:
         raise ConfigError(*found)
+    parts = digest_parts(folder)
+    explicit = {f"({used})": digest_of(used.read_bytes().hex())} if used and used.parent != folder else {}
     task = Task(
         folder=folder,
         task_id=meta.task_id,
@@ -96,7 +98,8 @@ def _load(folder: Path, used: Path | None) -> Task:
         inject_files=over.inject_files,
         environment_variables=over.environment_variables,
         overrides=used,
-        digest=digest_of(digest_folder(folder), used.read_bytes().hex() if used else None),
+        digest=digest_of(parts, used.read_bytes().hex() if used else None),
+        parts={**parts, **explicit},
     )
     found = _cross_checks(task, meta_path)
     if found:

@@ -4,6 +4,7 @@ The folder format is read in `task_folder.py`; other formats get readers of thei
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -198,6 +199,8 @@ class Task:
     """Which overrides were used."""
     digest: str = ""
     """Names the content of all this: the folder's files and the overrides."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """The digest of each part of the folder."""
 
     def part(self, name: str) -> Path | None:
         """The file or folder of that name in the task's folder, when it is there."""

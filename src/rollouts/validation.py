@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from rollouts.backends import open_backend
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings
 from rollouts.errors import ExitCode, Interrupted, JobCancelled, SandboxFailed
+from rollouts.owner import owned_folder
 from rollouts.prepare import Preparation
 from rollouts.schedule import Schedule
 from rollouts.scoring.record import failed
@@ -71,8 +71,8 @@ def check_tasks(
         opened.check()
         root.make()
         scorer = Scorer(benchmark, opened, Preparation(benchmark, opened, root.cache))
-        with tempfile.TemporaryDirectory(prefix="rollouts-validate-") as scratch:
-            trying = _Trying(tasks, scorer, Path(scratch), checked)
+        with owned_folder("rollouts-validate-") as scratch:
+            trying = _Trying(tasks, scorer, scratch, checked)
             Schedule(trying.work, parallel or os.cpu_count() or 1, opened.cancelled).run(trying.tries)
         if signals.exit_code is not None:
             raise Interrupted(signals.exit_code, "stopped before all tasks were tried")
@@ -105,7 +105,7 @@ class _Trying:
         self._lock = threading.Lock()
         self._found: dict[str, dict[tuple[str, int], Scored]] = {task.digest: {} for task in tasks}
 
-    def work(self, one: Try, attempt: int) -> bool:
+    def work(self, one: Try, attempt: int) -> None:
         """One try; never wants another: a box that fails is told as such."""
         label = f"validate-{one.task.task_id}-{one.task.digest[:8]}-{one.patch}{one.number}"
         place = Place(label, "validate", self._scratch / label, lambda data: None)
@@ -113,18 +113,17 @@ class _Trying:
         try:
             scored = self._scorer.test(one.task, patch, place)
         except JobCancelled:
-            return False
+            return
         except SandboxFailed as exc:
             scored = failed(type(exc).__name__, str(exc))
         with self._lock:
             found = self._found[one.task.digest]
             found[one.patch, one.number] = scored
             if len(found) < REPEATS * (2 if one.task.solution else 1):
-                return False
+                return
             check = _judge(one.task, found)
             self.checks.append(check)
         self._checked(check)
-        return False
 
 
 def _untested(task: Task) -> TaskCheck:

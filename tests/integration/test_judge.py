@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from rollouts.config import JudgeSettings
+from rollouts.gate import PATIENCE_S, Gate
+from rollouts.scoring.chat import RETRY_AFTER_CAP_S
 from rollouts.scoring.judge import PATCH_LIMIT, Judge, Judgement
 from rollouts.tasks import Rubric
 from tests.model_server import Asked, ModelServer, Reply, completion, refusal, serve
@@ -27,15 +29,18 @@ def said(score: object = 0.75, reasons: object = "It does.", evidence: object = 
 
 
 class Waits(threading.Event):
-    """A stop that never comes, and keeps how long it was waited for instead of waiting."""
+    """A stop that never comes, and a clock that goes on by what was waited for, without waiting."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waited: list[float | None] = []
+        self.waited_s = 0.0
 
     def wait(self, timeout: float | None = None) -> bool:
-        self.waited.append(timeout)
+        self.waited_s += timeout or 0.0
         return self.is_set()
+
+    def clock(self) -> float:
+        return self.waited_s
 
 
 class Court:
@@ -46,7 +51,9 @@ class Court:
         keys = {"model": "wise", "base_url": f"{server.address}/v1", "api_key_env": "JUDGE_KEY", "retries": 2, **keys}
         self.settings = JudgeSettings(**keys)
         self.stopped = stopped or Waits()
-        self.judge = Judge(self.settings, cache, self.stopped, self.environ, backoff=lambda attempt: 0.0)
+        clock = self.stopped.clock if isinstance(self.stopped, Waits) else time.monotonic
+        gate = Gate("provider", clock=clock)
+        self.judge = Judge(self.settings, cache, self.stopped, self.environ, backoff=lambda attempt: 0.0, gate=gate)
 
     def __call__(self, patch: bytes = PATCH, instructions: str = "Do it.", rubric: Rubric = RUBRIC) -> Judgement:
         return self.judge.judge(instructions, rubric, patch)
@@ -131,7 +138,7 @@ def test_a_busy_server_is_asked_again_when_it_says(tmp_path: Path) -> None:
         court = Court(server, tmp_path, stopped=Waits(), retries=3)
         assert court().score == 0.75
     assert isinstance(court.stopped, Waits)
-    assert court.stopped.waited == [7.0, 60.0, 0.0]
+    assert 67.0 <= court.stopped.waited_s < 68.0
     assert len(server.asked) == 4
 
 
@@ -329,6 +336,79 @@ def test_a_stop_ends_a_request_that_hangs_and_starts_no_other(tmp_path: Path) ->
         error_of(court())
         assert time.monotonic() - began < 10
         assert len(server.asked) == 1
+
+
+class Storm:
+    """A server that refuses everything until it was asked so often, and keeps when it was asked."""
+
+    def __init__(self, refusals: int, retry_after: str = "1", at_once: int = 1) -> None:
+        """`at_once` is how many are let come before the first is answered."""
+        self._refusals, self._retry_after = refusals, retry_after
+        self._burst, self._at_once = threading.Barrier(at_once), at_once
+        self.times: list[float] = []
+
+    def __call__(self, _: Asked) -> Reply:
+        self.times.append(time.monotonic())
+        number = len(self.times)
+        if number <= self._at_once:
+            self._burst.wait(60)
+        return refusal(429, "slow down", retry_after=self._retry_after) if number <= self._refusals else said()
+
+
+def test_429_storm_many_wait_together_and_all_are_answered_when_it_clears(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storm, threads = Storm(refusals=18, at_once=16), 16
+    with serve(storm) as server:
+        court = Court(server, tmp_path, stopped=threading.Event(), retries=3)
+        found: list[Judgement] = []
+        run_all(threading.Thread(target=lambda n=n: found.append(court(PATCH + b"%d" % n))) for n in range(threads))
+    assert [judgement.score for judgement in found] == [0.75] * threads
+    assert len(storm.times) == 18 + threads  # the first of each, two that tried alone, and then all once more
+    alone = storm.times[16:19]
+    assert alone[1] - alone[0] >= 0.9
+    assert alone[2] - alone[1] >= 0.9
+    assert storm.times[-1] - storm.times[19] > 0.05  # not all in the same instant
+    (warning,) = caplog.messages
+    assert warning.startswith("provider asks to wait 1 s; ")
+    assert warning.endswith(" 16 questions on hold")
+
+
+def test_429_storm_that_never_ends_is_no_judgement_within_bounds(tmp_path: Path) -> None:
+    storm = Storm(refusals=10**6, retry_after="60")
+    with serve(storm) as server:
+        court = Court(server, tmp_path, stopped=Waits(), retries=3)
+        errors = [error_of(court(PATCH + b"%d" % n)) for n in range(20)]
+    assert isinstance(court.stopped, Waits)
+    assert court.stopped.waited_s < PATIENCE_S + 100 * RETRY_AFTER_CAP_S / 60
+    assert len(storm.times) <= 4 * 3
+    assert errors[0].startswith("after 4 tries: ")
+    assert "status 429: slow down" in errors[0]
+    assert errors[-1] == "provider asks to wait for more than 300 s now"
+
+
+def test_429_storm_ends_for_all_at_once_on_a_stop(tmp_path: Path) -> None:
+    stopped, storm = threading.Event(), Storm(refusals=10**6, retry_after="60")
+    with serve(storm) as server:
+        court = Court(server, tmp_path, stopped=stopped, retries=3)
+        found: list[Judgement] = []
+        work = [threading.Thread(target=lambda n=n: found.append(court(PATCH + b"%d" % n))) for n in range(8)]
+        threading.Timer(1.0, stopped.set).start()
+        began = time.monotonic()
+        run_all(work)
+    assert time.monotonic() - began < 30
+    assert [judgement.error for judgement in found] == ["stopped before there was an answer"] * 8
+
+
+def test_429_storm_at_one_address_is_known_to_every_judge_that_asks_there(tmp_path: Path) -> None:
+    with serve(refusal(429, retry_after="60")) as server:
+        settings = JudgeSettings(model="wise", base_url=f"{server.address}/v1", api_key_env="", retries=0)
+        first, stopped = Judge(settings, tmp_path, threading.Event(), {}), threading.Event()
+        second = Judge(settings.model_copy(update={"model": "wiser"}), tmp_path, stopped, {})
+        assert "status 429" in error_of(first.judge("Do it.", RUBRIC, PATCH))
+        threading.Timer(0.5, stopped.set).start()
+        assert error_of(second.judge("Do it.", RUBRIC, PATCH)) == "stopped before there was an answer"
+    assert len(server.asked) == 1
 
 
 def test_a_key_that_comes_back_is_taken_out(tmp_path: Path) -> None:

@@ -171,10 +171,12 @@ def test_quiet_modes_say_which_image_is_built_once(plan: Plan) -> None:
 def test_retries_and_warnings_go_to_stderr(plan: Plan) -> None:
     said = Said(0)
     failed = runs(Status.SANDBOX_FAILED)[0]
-    said.console.retrying(failed, 2)
+    said.console.retrying(failed, 2, 1.25)
+    said.console.retrying(failed, 0, 3.0)
     said.console.warn("watch \x1b[2J out")
     assert said.err.getvalue() == (
-        f"[rollouts] warning: {IDS[0]} is tried again (2 left): it \\x1b[31mwent\nwrong\n"
+        f"[rollouts] warning: {IDS[0]} is tried again in 1.2 s, 2 more after that: it \\x1b[31mwent\nwrong\n"
+        f"[rollouts] warning: {IDS[0]} is tried again in 3.0 s, the last time: it \\x1b[31mwent\nwrong\n"
         "[rollouts] warning: watch \\x1b[2J out\n"
     )
     assert said.out_lines == []

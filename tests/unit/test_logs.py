@@ -233,3 +233,44 @@ def test_how_a_stream_is_cut_makes_no_difference(parts: list[bytes], data: st.Da
 def test_a_secret_is_found_as_hex_and_however_it_was_put_into_a_url(form: str) -> None:
     scrub = Scrubber(["wJal/K7+bPx"])
     assert scrub(f"a {form} b\n".encode()) + scrub.rest() == b"a [secret] b\n"
+
+
+LONG = "sk-canary-" + "0123456789abcdefghijklmnopqrstuvwxyz" * 2
+
+
+def wrapped(text: bytes, width: int, mark: bytes = b"") -> bytes:
+    """A code in lines of so many characters, each behind a mark."""
+    return b"".join(mark + text[start : start + width] + b"\n" for start in range(0, len(text), width))
+
+
+@pytest.mark.parametrize("step", [1, 7, 20, 1000])
+@pytest.mark.parametrize("mark", [b"", b"+"])
+@pytest.mark.parametrize("before", [b"", b"x", b"xy", b"KEY=" * 11])
+def test_secrets_in_codes_that_are_broken_into_lines_are_hidden(before: bytes, mark: bytes, step: int) -> None:
+    for code, width in ((b64encode(before + LONG.encode()), 76), ((before + LONG.encode()).hex().encode(), 60)):
+        whole = b"first\n" + wrapped(code, width, mark) + b"last\n"
+        found = scrubbed(whole, step, LONG)
+        assert found.count(b"\n") == whole.count(b"\n")
+        assert found.startswith(b"first\n")
+        assert found.endswith(b"last\n")
+        left = found.replace(b"[secret]", b"").replace(b"\n" + mark, b"").replace(b"\n", b"")
+        assert len(left) < len(before) * 2 + 20, found
+
+
+def test_an_ended_line_is_passed_on_at_once() -> None:
+    scrub = Scrubber([LONG])
+    code = b64encode(LONG.encode())
+    for line in (b"ready\n", b"ends like it: " + code[:3] + b"\n", b"\n", b"+\n"):
+        assert scrub(line) == line
+
+
+def test_a_text_is_freed_of_secrets() -> None:
+    assert Scrubber([SECRET]).text(f"a {SECRET} b \udcff") == "a [secret] b \udcff"
+    assert Scrubber([]).text("x") == "x"
+
+
+def test_a_secret_of_several_lines_is_hidden_in_a_patch_too() -> None:
+    secret = "-----BEGIN KEY-----\nMIIEabc+/==\nxyz\n-----END KEY-----"
+    patch = "@@ -0,0 +1,4 @@\n+" + secret.replace("\n", "\n+") + "\n context\n"
+    assert Scrubber([secret]).text(patch) == "@@ -0,0 +1,4 @@\n+[secret]\n+\n+\n+\n context\n"
+    assert Scrubber([secret]).text(f"x {secret} y") == "x [secret] y"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollouts.backends.owner import Owner
+from rollouts.owner import Owner
 
 
 def test_this_process_is_alive() -> None:

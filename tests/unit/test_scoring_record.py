@@ -56,7 +56,7 @@ class Desk:
         return recorder.score(result or self.result, self.task, self.folder, "b", lambda data: None)
 
     def recorder(self, retries: int = 2, stopped: Callable[[float], bool] = lambda seconds: False) -> Recorder:
-        return Recorder(self.scorer, "local", retries, stopped)  # type: ignore[arg-type] # a fake
+        return Recorder(self.scorer, "local", retries, stopped, lambda: False)  # type: ignore[arg-type] # a fake
 
     def known(self) -> Any:
         self.scorer = FakeScorer()

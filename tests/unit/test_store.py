@@ -79,7 +79,7 @@ def test_a_new_batch_has_everything_on_disk(root: DataRoot, spec: RunSpec, clock
     batch = create(root, spec)
     assert batch.folder == Path("data/rollouts/bench/20260131__23-59-59")
     assert {path.name for path in batch.folder.iterdir() if not path.name.startswith(".")} == {
-        "manifest.json", "runs.txt", "events.jsonl", "config.toml", "task_results",
+        "manifest.json", "runs.txt", "events.jsonl", "config.toml", "task_results", "tasks.json",
     }  # fmt: skip
     assert (batch.folder / "config.toml").read_bytes() == b"# the config\n"
     assert (batch.folder / "runs.txt").read_text() == (
@@ -417,6 +417,7 @@ def test_batches_are_described(root: DataRoot, spec: RunSpec) -> None:
         {
             "name": "bench",
             "stamp": batch.stamp,
+            "state": "stopped",
             "backend": "local",
             "runs": 3,
             "status": {"launched": 1, "pending": 2},

@@ -40,9 +40,9 @@ def test_a_summary_shows_counts_times_and_changes(capsys: pytest.CaptureFixture[
 
 
 def test_batches_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"name": "a", "stamp": "S", "backend": "local", "runs": 3, "status": {"launched": 2}, "finished_at": None}
-    show_batches([row])
-    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "S", "local", "3", "2", "not", "finished"]
+    row = {"name": "a", "stamp": "S", "state": "stopped", "backend": "local", "runs": 3, "finished_at": None}
+    show_batches([{**row, "status": {"launched": 2}}])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "S", "stopped", "local", "3", "2", "-"]
 
 
 def test_findings_come_with_advice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,9 +46,9 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.docker_images import DockerImages
 from rollouts.backends.handout import Handout
-from rollouts.backends.owner import Owner
 from rollouts.config import DockerSettings
 from rollouts.errors import BackendUnavailable, SandboxFailed
+from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class DockerBackend(Backend):
         self._once = Once(self.cancelled)
         self._making: set[str] = set()
         """Jobs whose container is being made: it may be there before we know its id."""
+        self._left: set[str] = set()
+        """Containers that could not be removed, and runs that may have one of which the engine never told."""
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -162,6 +164,7 @@ class DockerBackend(Backend):
             made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
             return str(made["Id"])
         except ENGINE_TROUBLE as exc:
+            self._left.add(job.run_id)
             raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
         finally:
             self._making.discard(job.job_id)
@@ -195,21 +198,29 @@ class DockerBackend(Backend):
         return config
 
     @cached_property
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self._api.info()
+        return info
+
+    @property
     def _cpus(self) -> int:
         """The engine refuses to give more than it has."""
-        return int(self._api.info()["NCPU"])
+        return int(self._info["NCPU"])
 
-    def reap(self) -> list[str]:
+    def disks(self) -> list[Path]:
+        """The engine's own folder, when the engine is on this machine."""
+        is_here = self._api.base_url.startswith("http+docker://") and "DockerRootDir" in self._info
+        folder = Path(self._info["DockerRootDir"]) if is_here else None
+        return [folder] if folder is not None and folder.is_dir() else []
+
+    def reap(self, *, dry_run: bool = False) -> list[str]:
         """Remove containers whose owner is dead."""
-        removed = []
         with _telling():
             found = self._api.containers(all=True, filters={"label": OWNER_LABEL})
-        for container in found:
-            owner = Owner.decode(container["Labels"][OWNER_LABEL])
-            if owner is not None and owner.is_dead():
-                self._remove(container["Id"])
-                removed.append(f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})")
-        return removed
+        left = [container for container in found if _is_abandoned(container)]
+        for container in () if dry_run else left:
+            self._remove(container["Id"])
+        return [f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})" for container in left]
 
     def kill(self) -> None:
         """Remove all containers of this process, until there are none and none is being made."""
@@ -241,13 +252,25 @@ class DockerBackend(Backend):
         except ENGINE_TROUBLE as exc:
             if isinstance(exc, APIError) and exc.status_code == HTTPStatus.CONFLICT:
                 return  # someone else is removing it
-            log.warning("container %s is left behind until the next start: %s", container[:12], _explain(exc))
+            log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
+            self._left.add(container)
 
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
+        self._remove_left()
         if "_api" in self.__dict__:
             self._api.close()
+
+    def _remove_left(self) -> None:
+        """An engine that was away may be back; it knows best what is left there."""
+        if not self._left or not self.is_answering():
+            return
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+            for found in self._api.containers(all=True, filters=own):
+                if not self._left.isdisjoint((found["Id"], found["Labels"][RUN_LABEL])):
+                    self._remove(found["Id"])
 
 
 class _Container:
@@ -387,6 +410,12 @@ class _Container:
         except tarfile.TarError as exc:
             raise SandboxFailed(f"the repository could not be taken out of the box: {exc}") from exc
         return target
+
+
+def _is_abandoned(container: dict[str, Any]) -> bool:
+    """By its owner; unless the engine is at it already."""
+    owner = Owner.decode(container["Labels"][OWNER_LABEL])
+    return owner is not None and owner.is_dead() and container.get("State") != "removing"
 
 
 @contextlib.contextmanager

@@ -18,12 +18,15 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rollouts.config import JudgeSettings
+from rollouts.gate import Gate, Question, TooBusy, gate_of
 from rollouts.schedule import backoff_s
 
 ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 RETRY_AFTER_CAP_S = 60.0
 _PASSING = (408, 409, 425, 429)
 """Statuses that pass by themselves, as do all from 500 on."""
+_BUSY = (429, 503, 529)
+"""With these a server speaks of all questions, not of one."""
 _NOT_UNDERSTOOD = (400, 422)
 """What servers answer to options that they do not know."""
 
@@ -37,9 +40,9 @@ class NoAnswer(Exception):
 class _TryAgain(Exception):
     """Trouble that may pass."""
 
-    def __init__(self, reason: str, after_s: float = 0.0) -> None:
+    def __init__(self, reason: str, after_s: float = 0.0, busy: bool = False) -> None:
         super().__init__(reason)
-        self.after_s = after_s
+        self.after_s, self.busy = after_s, busy
 
 
 class _NotUnderstood(Exception):
@@ -55,9 +58,12 @@ class Chat:
         key: str,
         stopped: threading.Event,
         backoff: Callable[[int], float] = backoff_s,
+        gate: Gate | None = None,
     ) -> None:
+        """`gate` is the one that all share who ask the same server, unless told otherwise."""
         self._settings, self._key, self._stopped, self._backoff = settings, key, stopped, backoff
         self._url = f"{settings.base_url.rstrip('/')}/chat/completions"
+        self._gate = gate or gate_of(urlsplit(self._url).netloc)
 
     def ask(self, system: str, user: str, schema: Mapping[str, Any], read: Callable[[str], Answer]) -> Answer:
         """What `read` makes of the answer's text; it raises ValueError for what is none, and the model is asked again.
@@ -66,21 +72,35 @@ class Chat:
         """
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         body = {"model": self._settings.model, "messages": messages, "temperature": 0, "response_format": _form(schema)}
-        failures = 0
+        with self._gate.question(self._stopped) as question:
+            return self._ask(body, read, question)
+
+    def _ask(self, body: dict[str, Any], read: Callable[[str], Answer], question: Question) -> Answer:
+        failures, reason = 0, ""
         while True:
             try:
-                return self._try(body, read)
+                question.wait()
+                return self._try(body, read, question)
             except _NotUnderstood as exc:
                 body = _simpler(body, str(exc))
             except _TryAgain as exc:
-                failures += 1
+                failures, reason = failures + 1, str(exc)
+                wait_s = max(exc.after_s, self._backoff(failures))
+                if exc.busy:
+                    question.refused(wait_s)
                 if failures > self._settings.retries:
-                    raise NoAnswer(f"after {failures} tries: {exc}" if failures > 1 else str(exc)) from None
-                self._stopped.wait(max(exc.after_s, self._backoff(failures)))
+                    raise NoAnswer(f"after {failures} tries: {exc}" if failures > 1 else reason) from None
+                if not exc.busy:
+                    self._stopped.wait(wait_s)
+            except TooBusy as exc:
+                tried = f"; after {failures} {'try' if failures == 1 else 'tries'}: {reason}" if failures else ""
+                raise NoAnswer(f"{exc}{tried}") from None
 
-    def _try(self, body: Mapping[str, Any], read: Callable[[str], Answer]) -> Answer:
+    def _try(self, body: Mapping[str, Any], read: Callable[[str], Answer], question: Question) -> Answer:
         content = json.dumps(body).encode()
         status, headers, said = self._within_limits(lambda deadline: self._post(content, deadline))
+        if status not in _BUSY:
+            question.answered()
         if 200 <= status < 300:
             try:
                 return read(_text_of(said))
@@ -90,7 +110,7 @@ class Chat:
         if status in _NOT_UNDERSTOOD:
             raise _NotUnderstood(told)
         if status in _PASSING or status >= 500:
-            raise _TryAgain(told, retry_after_s(headers.get("retry-after", "")))
+            raise _TryAgain(told, retry_after_s(headers.get("retry-after", "")), status in _BUSY)
         raise NoAnswer(told)
 
     def _advice(self, status: int) -> str:

@@ -19,6 +19,7 @@ from rollouts.config import JudgeSettings
 from rollouts.digests import digest_of
 from rollouts.errors import StoreError
 from rollouts.files import write_json
+from rollouts.gate import Gate
 from rollouts.logs import Scrubber
 from rollouts.schedule import backoff_s
 from rollouts.scoring.chat import Chat, NoAnswer
@@ -81,12 +82,13 @@ class Judge:
         environ: Mapping[str, str] = os.environ,
         *,
         backoff: Callable[[int], float] = backoff_s,
+        gate: Gate | None = None,
     ) -> None:
         self._settings, self._folder = settings, cache / "judge"
         held = environ.get(settings.api_key_env, "") if settings.api_key_env else ""
         self._key = held.strip()
         self._secrets = (held, self._key)
-        self._chat = Chat(settings, self._key, stopped, backoff)
+        self._chat = Chat(settings, self._key, stopped, backoff, gate)
 
     def missing_key(self) -> str | None:
         """One line that names the variable, when the key that is wanted is not there."""

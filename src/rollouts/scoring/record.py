@@ -12,9 +12,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rollouts.errors import JobCancelled, SandboxFailed, StoreError
+from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed, StoreError
 from rollouts.eval_manifest import Evaluated
-from rollouts.files import write_json, write_whole
+from rollouts.files import remove_stale, write_json, write_whole
 from rollouts.logs import LogFile
 from rollouts.results import RunError, RunResult, Status
 from rollouts.schedule import backoff_s
@@ -29,6 +29,8 @@ from rollouts.workspace import count_changes, file_changes
 RESULTS = "evaluation_results.json"
 MAX_RESULTS_BYTES = 256 * 1024 * 1024
 CARD = "scoring_results.md"
+MAX_EXCUSED = 10
+"""How often an engine that went away may excuse a failure."""
 _OF_THE_RUN = ("run_id", "task_id", "model", "agent", "run_dir")
 _UNSCORED = (Status.SANDBOX_FAILED, Status.CANCELLED)
 """Ends that say nothing about the model: there is nothing to score."""
@@ -69,12 +71,24 @@ def line_of(result: RunResult, evaluation: Mapping[str, Any]) -> Evaluated:
 class Recorder:
     """Scores runs and puts the verdicts into their folders. Safe to ask from many threads."""
 
-    def __init__(self, scorer: Scorer, backend: str, retries: int, stopped: Callable[[float], bool]) -> None:
-        """`stopped` waits so many seconds, or until all must end: then it says so."""
+    def __init__(
+        self,
+        scorer: Scorer,
+        backend: str,
+        retries: int,
+        stopped: Callable[[float], bool],
+        was_away: Callable[[], bool],
+    ) -> None:
+        """`stopped` waits so many seconds, or until all must end: then it says so. `was_away`: see `Outage.wait`."""
         self._scorer, self._backend, self._retries, self._stopped = scorer, backend, retries, stopped
+        self._was_away = was_away
 
     def known(self, result: RunResult, task: Task, folder: Path) -> Evaluated | None:
-        """The verdict that is there already, unless the patch or the task's evaluation changed since."""
+        """The verdict that is there already, unless the patch or the task's evaluation changed since.
+
+        What a process left that was killed while it scored the run is removed on the way.
+        """
+        _remove_leftovers(folder)
         evaluation = load_evaluation(folder)
         patch = folder / "artifacts" / "diff.patch"
         if evaluation is None or evaluation["outcome"] == Outcome.ERROR or not patch.is_file():
@@ -90,6 +104,7 @@ class Recorder:
     ) -> Evaluated:
         """Score one run. Never raises for the run's own troubles; JobCancelled when all must end."""
         try:
+            _remove_leftovers(folder)
             patch, scored = self._logged(result, task, folder, batch, echo)
             return self._write(result, task, folder, patch, scored)
         except OSError as exc:  # a folder that cannot be written, a full disk
@@ -121,7 +136,9 @@ class Recorder:
         if why is not None:
             return b"", failed(*why)
         content = patch.read_bytes()
-        for attempt in range(1, self._retries + 2):
+        attempt = excused = 0
+        while True:
+            attempt += 1
             try:
                 return content, self._scorer.score(task, content, place)
             except JobCancelled:
@@ -129,9 +146,12 @@ class Recorder:
             except SandboxFailed as exc:
                 place.log(f"[scoring] attempt {attempt}: {exc}\n".encode())
                 failure = failed(type(exc).__name__, str(exc))
-                if type(exc) is not SandboxFailed or attempt > self._retries or self._stopped(backoff_s(attempt)):
+                if type(exc) is not SandboxFailed:
                     break
-            except StoreError:
+                excused += excused < MAX_EXCUSED and self._was_away()
+                if attempt - excused > self._retries or self._stopped(backoff_s(max(1, attempt - excused))):
+                    break
+            except RolloutsError:
                 raise
             except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
                 place.log("".join(traceback.format_exception(exc)).encode())
@@ -150,6 +170,13 @@ class Recorder:
         write_whole(folder / CARD, scorecard(evaluation, task.title, changes).encode(), durable=False)
         write_json(folder / RESULTS, evaluation)
         return line_of(result, evaluation)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Of a process that was killed while it scored this run."""
+    remove_stale(folder)
+    (folder / "logs" / ".eval.log.tail").unlink(missing_ok=True)
+    shutil.rmtree(folder / ".scoring", ignore_errors=True)
 
 
 def failed(kind: str, message: str) -> Scored:

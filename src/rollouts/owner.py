@@ -1,13 +1,20 @@
-"""Whose box is it? A box carries its owner; those of dead owners may be removed, all others never."""
+"""Which process something belongs to. What dead owners left may be removed; what belongs to anyone else never."""
 
 import contextlib
 import json
 import os
 import socket
+import tempfile
+import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+OWNER_FILE = "owner"
+OWNERLESS_S = 3600.0
+"""How old a folder without an owner must be to count as left behind: its process may be about to write the name."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +29,9 @@ class Owner:
     """Where that pid means something: a container has processes and pids of its own."""
 
     @staticmethod
-    @cache
     def current() -> "Owner":
         """This process."""
-        pid = os.getpid()
-        return Owner(_host(), _boot_id(), pid, _start_time(pid) or "", _pid_namespace())
+        return _owner_of(os.getpid())
 
     def encode(self) -> str:
         """As one label value."""
@@ -52,6 +57,12 @@ class Owner:
     def describe(self) -> str:
         """For people: `process 123 on myhost`."""
         return f"process {self.pid} on {self.host.partition('/')[0]}"
+
+
+@cache
+def _owner_of(pid: int) -> Owner:
+    """By its pid, because a process may fork."""
+    return Owner(_host(), _boot_id(), pid, _start_time(pid) or "", _pid_namespace())
 
 
 @cache
@@ -91,3 +102,27 @@ def _start_time(pid: int) -> str | None:
     except OSError:
         return ""
     return ""
+
+
+@contextlib.contextmanager
+def owned_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A scratch folder that says whose it is, so that it can be removed when its process was killed."""
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
+        claim(Path(scratch))
+        yield Path(scratch)
+
+
+def claim(folder: Path) -> None:
+    """Write into a folder whose it is."""
+    (folder / OWNER_FILE).write_text(Owner.current().encode())
+
+
+def is_left_behind(folder: Path) -> bool:
+    """Whether the process that a folder belongs to is dead. Without a legible name, whether it is old."""
+    with contextlib.suppress(OSError):
+        owner = Owner.decode((folder / OWNER_FILE).read_text())
+        if owner is not None:
+            return owner.is_dead()
+    with contextlib.suppress(OSError):
+        return folder.lstat().st_mtime < time.time() - OWNERLESS_S
+    return False

@@ -1,0 +1,63 @@
+"""One process at a time does a piece of work, and whoever comes second is told who does it.
+
+The lock file holds its holder while it is held. A file that names someone though nobody holds it was left by a process
+that died in the middle of its work.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rollouts.errors import StoreError
+from rollouts.owner import Owner
+
+
+class WorkLock:
+    """A lock that this process holds until `release`, or until it dies."""
+
+    def __init__(self, path: Path, doing: str) -> None:
+        """Raises StoreError at once when another process holds it; `doing` is what that process does then."""
+        self.path = path
+        self._lock = FileLock(path)
+        try:
+            self._lock.acquire(timeout=0)
+            path.write_text(Owner.current().encode())
+        except Timeout:
+            other = holder(path)
+            who = other.describe() if other else "another process"
+            raise StoreError(f"{path.parent}: {who} {doing}") from None
+        except OSError as exc:
+            self._lock.release()
+            raise StoreError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+    def release(self) -> None:
+        """All that was to be done is done."""
+        with contextlib.suppress(OSError):  # a full disk has room for nothing, and a lock needs none
+            self.path.write_text("")
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def held(path: Path, doing: str) -> Iterator[None]:
+    """The same for a `with`."""
+    lock = WorkLock(path, doing)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def holder(path: Path) -> Owner | None:
+    """Who holds that lock, or held it when it died; None when it was given back."""
+    try:
+        return Owner.decode(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def is_held(path: Path) -> bool:
+    """Whether its holder lives, as far as can be told without taking it."""
+    found = holder(path)
+    return found is not None and not found.is_dead()
