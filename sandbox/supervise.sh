@@ -51,13 +51,17 @@ is_running() { # PID: it is there, and not only as a zombie
     [ "${stat%% *}" != Z ]
 }
 
-# Killing this process ends a box with walls. Without them the command goes with it, and a pid may be another's by then.
+# Killing this process ends a box with walls. Without them its helpers and the command are killed too, and the pid may be
+# another's by then.
 end_by_itself() { # SECONDS
     [ -n "$1" ] || return 0
     (
         sleep "$1" || exit
-        [ -n "$boxed" ] || [ "$(start_time $$)" = "$born" ] || exit
-        [ -z "$agent" ] || kill -s KILL -- "-$agent"
+        if [ -z "$boxed" ]; then
+            [ "$(start_time $$)" = "$born" ] || exit
+            kill -s KILL -- "-$agent"
+            kill -s KILL -- "-$$"
+        fi
         kill -s KILL $$
     ) </dev/null >/dev/null 2>&1 3>&- 4>&- &
     life=$!

@@ -359,9 +359,15 @@ def memory_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def start_holder(kind: Kind, folder: Path, token: str) -> "subprocess.Popen[bytes]":
-    """Another process of ours that runs a box; returns once its job runs. The run's id is `run-<token>`."""
-    code = f"from tests.boxes import hold_a_box; hold_a_box({kind.value!r}, {str(folder)!r}, {token!r})"
+def start_holder(
+    kind: Kind, folder: Path, token: str, then: str = "", ttl_s: float | None = None
+) -> "subprocess.Popen[bytes]":
+    """Another process of ours that runs a box; returns once its job runs. The run's id is `run-<token>`.
+
+    The job does not end unless `then`, a shell script, does so. With `ttl_s` its box lives no longer by itself.
+    """
+    wanted = (kind.value, str(folder), token, then, ttl_s)
+    code = f"from tests.boxes import hold_a_box; hold_a_box(*{wanted!r})"
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environ, stdout=subprocess.PIPE)
     assert holder.stdout is not None
@@ -370,10 +376,13 @@ def start_holder(kind: Kind, folder: Path, token: str) -> "subprocess.Popen[byte
     return holder
 
 
-def hold_a_box(kind: str, folder: str, token: str) -> None:
+def hold_a_box(kind: str, folder: str, token: str, then: str, ttl_s: float | None) -> None:
     """What that process does: run a job that does not end."""
+    if ttl_s is not None:
+        Job.ttl_s = Job.handout_ttl_s = property(lambda job: ttl_s)  # type: ignore[assignment,method-assign]
     place = Path(folder)
     backend = open_kind(Kind(kind), place / "cache")
     lab = Lab(Kind(kind), backend, make_image(place / "task"), place)
-    job = lab.job(f"sh -c 'echo started; while :; do sleep 0.1; done' {token}", job_id=token, run_id=f"run-{token}")
+    script = f"echo started; {then}\nwhile :; do sleep 0.1; done"
+    job = lab.job("", argv=("sh", "-c", script, token), job_id=token, run_id=f"run-{token}")
     lab.run_job(job, lambda data: print("started", flush=True))

@@ -632,6 +632,25 @@ def test_a_box_that_failed_is_given_back_too(own_lab: Lab) -> None:
     assert not own_lab.is_left(job)
 
 
+BUSY = "setsid sh -c 'while :; do sleep 0.1; done' $0 & wait"
+HANDS_OUT = 'sleep 1; head -c 5000000 /dev/zero >"$ROLLOUTS_OUT/notes.md"; exit 0'
+"""More than any pipe holds, so that the supervisor waits for someone to read it."""
+
+
+@pytest.mark.parametrize("doing", [BUSY, HANDS_OUT], ids=["busy", "handing out"])
+def test_a_box_ends_by_itself_when_its_owner_cannot_end_it(lab: Lab, token: str, tmp_path: Path, doing: str) -> None:
+    if lab.kind is Kind.PLAIN and doing is BUSY:
+        doing = "sleep 1000"  # what leaves its session cannot be found without walls
+    other = start_holder(lab.kind, tmp_path / "other", token, doing, ttl_s=3.0)
+    try:
+        other.send_signal(signal.SIGSTOP)
+        wait_until(lambda: not set(processes_with(token)) - {other.pid}, "the box has ended by itself")
+    finally:
+        other.kill()
+        other.communicate(timeout=PATIENCE_S)
+        lab.backend.reap()
+
+
 def test_reap_removes_boxes_of_dead_owners_and_no_others(own_lab: Lab, token: str, tmp_path: Path) -> None:
     ours = own_lab.start("echo started; sleep 60")
     other = start_holder(own_lab.kind, tmp_path / "other", token)
