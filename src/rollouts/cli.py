@@ -7,20 +7,22 @@ import json
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from rollouts import __version__
-from rollouts.errors import ExitCode, RolloutsError
-from rollouts.terminal import printable, silence
+from rollouts.errors import ConfigError, ExitCode, RolloutsError
+from rollouts.terminal import counted, printable, printable_json, printable_line, silence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rollouts.batch import BatchOutcome
     from rollouts.console import RunConsole
+    from rollouts.pruning import OldBatch
     from rollouts.resuming import ResumeOptions
     from rollouts.store import DataRoot
 
@@ -230,6 +232,7 @@ def summarize(
     from rollouts.tables import show_summary
 
     _refuse_both(latest, rollout)
+    _log_to(_warn)
     place = find_batch(_root(data_dir), name, rollout)
     state = BatchState.load(place.folder)
     rows = summarize_results(state.results.values(), load_verdicts(place.folder))
@@ -251,6 +254,7 @@ def list_batches(
     from rollouts.store import describe_batches
     from rollouts.tables import show_batches
 
+    _log_to(_warn)
     rows = describe_batches(_root(data_dir), name)
     if as_json:
         _print_json({"schema": 1, "batches": rows})
@@ -277,7 +281,7 @@ def validate(
         _try_tasks(config, backend, parallel, only, as_json, data_dir)
     if config.is_dir():
         task = plan_task(config)[1][0]
-        _print_json({"schema": 1, "task": task.task_id}) if as_json else typer.echo(f"{config}: fine")
+        _print_json({"schema": 1, "task": task.task_id}) if as_json else typer.echo(printable(f"{config}: fine"))
         return
     plan = plan_batch(config, backend=backend, parallel=parallel, only=only)
     tasks = sorted({spec.task.task_id for spec in plan.specs})
@@ -286,8 +290,8 @@ def validate(
         _print_json({"schema": 1, "config": str(config), "tasks": tasks, "runs": len(plan.specs), "warnings": warnings})
         return
     for line in warnings:
-        typer.echo(f"warning: {line}", err=True)
-    typer.echo(f"{config}: fine; tasks: {len(tasks)}, runs: {len(plan.specs)}")
+        typer.echo(printable(f"warning: {line}"), err=True)
+    typer.echo(printable(f"{config}: fine; tasks: {len(tasks)}, runs: {len(plan.specs)}"))
 
 
 def _try_tasks(
@@ -299,8 +303,7 @@ def _try_tasks(
     from rollouts.tables import show_check
     from rollouts.validation import check_tasks, exit_code_of
 
-    warn = lambda text: typer.echo(f"[rollouts] warning: {printable(text)}", err=True)  # noqa: E731 - two lines otherwise
-    _log_to(warn)
+    _log_to(_warn)
     benchmark, tasks = plan_task(config) if config.is_dir() else plan_tasks(config, only)
     checks = check_tasks(
         tasks,
@@ -309,7 +312,7 @@ def _try_tasks(
         backend=backend,
         parallel=parallel,
         checked=(lambda check: None) if as_json else show_check,
-        warn=warn,
+        warn=_warn,
     )
     if as_json:
         _print_json({"schema": 1, "tasks": [{**asdict(check), "fine": check.is_fine} for check in checks]})
@@ -332,6 +335,58 @@ def doctor(as_json: Json = False, data_dir: DataDir = DATA) -> None:
     _exit(exit_code_of(findings))
 
 
+@app.command()
+def clean(
+    images: Annotated[bool, typer.Option("--images", help="Also remove images that can be built again.")] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--runs-older-than", metavar="AGE", help="Also delete batches older than this, like 30d or 12h."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete data without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Remove what killed processes left behind; on request also images, and old batches with their runs."""
+    from rollouts import cleaning, tables
+    from rollouts.pruning import parse_age
+
+    age_s = parse_age(older_than) if older_than is not None else None
+    if age_s is not None and not yes and not dry_run and not (sys.stdin and sys.stdin.isatty()):
+        raise ConfigError("--runs-older-than: this deletes data, and there is no terminal to ask on; give --yes")
+    _log_to(_say)
+    outcome = cleaning.clean(
+        _root(data_dir),
+        cleaning.CleanOptions(dry_run, images, age_s),
+        agreed=lambda old: yes or _agreed(old),
+        told=partial(tables.show_removed, dry_run=dry_run, silent=as_json),
+        warn=_say,
+    )
+    for text in outcome.failed:
+        _say(f"cannot be removed: {text}")
+    if as_json:
+        _print_json(outcome.to_json())
+    else:
+        tables.show_cleaned(outcome.removed, dry_run=dry_run)
+    _exit(outcome.exit_code)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"[rollouts] {printable(text)}", err=True)
+
+
+def _agreed(old: "Sequence[OldBatch]") -> bool:
+    from rollouts.tables import shown_size
+
+    batches, runs = sum(len(each.folders) for each in old), sum(len(each.runs) for each in old)
+    size = shown_size(sum(each.bytes for each in old))
+    try:
+        question = f"Delete {counted(batches, 'batch', 'batches')} with {counted(runs, 'run')}, {size}?"
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+
+
 def _root(data_dir: Path) -> "DataRoot":
     from rollouts.store import DataRoot
 
@@ -350,7 +405,11 @@ def _show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"[rollouts] warning: {printable_line(text)}", err=True)
 
 
 class _Warnings(logging.Handler):

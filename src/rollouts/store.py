@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,15 @@ def creation_lock(root: DataRoot) -> FileLock:
     except OSError as exc:
         raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc
     return FileLock(folder / "batches.lock")
+
+
+@cache
+def stamp_time(text: str) -> datetime | None:
+    """The instant that a stamp names; None for what is no stamp."""
+    with contextlib.suppress(ValueError):
+        if _STAMP.fullmatch(text):
+            return datetime.strptime(text, _STAMP_FORMAT).replace(tzinfo=UTC)
+    return None
 
 
 def refresh_abandoned(root: DataRoot) -> None:

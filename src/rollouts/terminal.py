@@ -7,7 +7,7 @@ from typing import IO
 
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # C0 but for tab and newline, DEL, C1
-    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u206f\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f"  # reorders or hides text
+    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u206f\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f"  # order, hide
     "\\ud800-\\udfff]"  # half a character: it cannot even be written
 )
 _CREDENTIALS = re.compile(r"(://)[^/\s]+@")
@@ -33,9 +33,9 @@ def without_credentials(text: str) -> str:
     return _CREDENTIALS.sub(r"\1", text)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 run`, `2 runs`; or `2 batches`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
 
 
 def silence(stream: IO[str]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import docker
 import requests
 import urllib3
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import LogConfig, Ulimit
 
 from rollouts.archive import unpack
@@ -35,6 +35,7 @@ from rollouts.backends.base import (
     BOX_TOOLS,
     Backend,
     BoxPaths,
+    BuiltImage,
     Ended,
     Finding,
     Image,
@@ -46,8 +47,10 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.docker_images import DockerImages
 from rollouts.backends.handout import Handout
+from rollouts.backends.image_tree import removable
 from rollouts.config import DockerSettings
 from rollouts.errors import BackendUnavailable, SandboxFailed
+from rollouts.image_uses import images_in_use
 from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
@@ -88,7 +91,7 @@ class DockerBackend(Backend):
 
     @cached_property
     def _images(self) -> DockerImages:
-        return DockerImages(self._api, self.settings.base_image, self.cache_dir, self.cancelled)
+        return DockerImages(self._api, self.settings.base_image, self.cache_dir, self.cancelled, lambda: self.secrets)
 
     def check(self) -> None:
         """An engine answers."""
@@ -161,13 +164,21 @@ class DockerBackend(Backend):
         self._making.add(job.job_id)
         try:
             self._raise_if_cancelled()
-            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
-            return str(made["Id"])
+            return self._create(job)
         except ENGINE_TROUBLE as exc:
             self._left.add(job.run_id)
             raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
         finally:
             self._making.discard(job.job_id)
+
+    def _create(self, job: Job) -> str:
+        config = self._config(job)
+        try:
+            made = self._api.create_container_from_config(config, None)  # type: ignore[no-untyped-call] # docker's stubs lack it
+        except ImageNotFound:  # removed by someone since it was built
+            self._images.build(job.image, lambda data: None)
+            made = self._api.create_container_from_config(config, None)  # type: ignore[no-untyped-call] # as above
+        return str(made["Id"])
 
     def _config(self, job: Job) -> dict[str, Any]:
         paths = self.paths(job.job_id, job.image)
@@ -240,6 +251,27 @@ class DockerBackend(Backend):
                     remover.join()
                 time.sleep(0.05)
 
+    def removable_images(self) -> list[BuiltImage]:
+        """Those that no container, stopped or not, and no process of this data folder uses."""
+        with _telling():
+            listed = self._api.images(all=True)
+            used = [container["ImageID"] for container in self._api.containers(all=True)]
+        return removable(listed, used, images_in_use(self.cache_dir), time.time())
+
+    def remove_image(self, image: BuiltImage) -> bool:
+        """Without force: the engine keeps what a container uses by now."""
+        try:
+            self._api.remove_image(image.name)
+        except NotFound:
+            return True
+        except APIError as exc:
+            if exc.status_code == 409:
+                return False
+            raise SandboxFailed(_explain(exc)) from exc
+        except ENGINE_TROUBLE as exc:
+            raise SandboxFailed(_explain(exc)) from exc
+        return True
+
     def _free(self, container: str) -> None:
         self._teardown.submit(self._remove, container)
 
@@ -258,6 +290,8 @@ class DockerBackend(Backend):
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
+        if "_images" in self.__dict__:
+            self._images.close()
         self._remove_left()
         if "_api" in self.__dict__:
             self._api.close()

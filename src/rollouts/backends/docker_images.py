@@ -4,6 +4,7 @@ Layers, each named by what it is made from: the base image (or the task's Docker
 task's tree with our supervisor. Equal content has an equal name, so a second run finds everything built.
 """
 
+import contextlib
 import io
 import json
 import re
@@ -21,14 +22,16 @@ from docker.utils.build import exclude_paths
 from filelock import FileLock
 
 from rollouts.backends.base import BOX_APP, BOX_HOME, BOX_TOOL_FILES, BOX_TOOLS, Image, LogSink, sandbox_file
+from rollouts.backends.image_tree import BUILDING_LABEL, IMAGE_LABEL
 from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
+from rollouts.image_uses import ImageUses
+from rollouts.logs import LogFile
 from rollouts.store import shown_path
 
 RECIPE = 2
 """Part of every name: raise it when the way images are built changes."""
 DEFAULT_USER = "1000:1000"
-IMAGE_LABEL = "rollouts.image"
 CHOSEN_DOCKERFILE = ".rollouts.Dockerfile"
 """What a build reads, whatever else the context holds."""
 BUILD_TAIL_LINES = 8
@@ -42,11 +45,23 @@ Context = Callable[[], IO[bytes]]
 class DockerImages:
     """Finds or builds the images of one engine."""
 
-    def __init__(self, api: docker.APIClient, default_base: str, cache_dir: Path, cancelled: threading.Event) -> None:
-        self._api, self._default_base, self._cache = api, default_base, cache_dir
+    def __init__(
+        self,
+        api: docker.APIClient,
+        default_base: str,
+        cache_dir: Path,
+        cancelled: threading.Event,
+        secrets: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._api, self._default_base, self._cache, self._secrets = api, default_base, cache_dir, secrets
         self._cancelled = cancelled
         self._slots = threading.Semaphore(BUILDS_AT_ONCE)
         self._tags: dict[str, str] = {}
+        self._uses = ImageUses(cache_dir)
+
+    def close(self) -> None:
+        """Nobody here needs an image any more."""
+        self._uses.close()
 
     def tag(self, image: Image) -> str:
         """The name of an image that was built."""
@@ -77,7 +92,8 @@ class DockerImages:
             parent = tag
         tag = self._install_tag(image, identity)
         if tag and image.install:
-            lines = f"FROM {parent}\nUSER root\nRUN {json.dumps(['sh', '-c', image.install])}\n"
+            lines = f"FROM {parent}\nLABEL {BUILDING_LABEL}={tag}\nUSER root\n"
+            lines += f"RUN {json.dumps(['sh', '-c', image.install])}\n"
             user = self._config(parent).get("User")
             lines += f"USER {user}\n" if user else ""
             context = partial(_context, {CHOSEN_DOCKERFILE: lines.encode()})
@@ -85,7 +101,7 @@ class DockerImages:
             parent = tag
         tag = self._task_tag(image, identity)
         user = image.user or self._config(parent).get("User") or DEFAULT_USER
-        self._build(tag, partial(_task_context, image, parent, user), sink, f"task {image.task_id}")
+        self._build(tag, partial(_task_context, image, parent, user, tag), sink, f"task {image.task_id}")
         self._tags[image.digest()] = tag
 
     def _dockerfile_tag(self, image: Image, parent_id: str) -> str | None:
@@ -130,6 +146,7 @@ class DockerImages:
         self, tag: str, context: Context, sink: LogSink, what: str, buildargs: dict[str, str] | None = None
     ) -> str:
         """One build even if several processes ask: the later ones find the image when they get the lock."""
+        self._uses.add(tag)
         known = self._identity(tag)
         if known:
             return known
@@ -144,7 +161,8 @@ class DockerImages:
             if self._cancelled.is_set():
                 raise JobCancelled
             sink(f"building {tag} ({what})\n".encode())
-            with kept.open("wb") as log, context() as tar:
+            kept.unlink(missing_ok=True)
+            with contextlib.closing(LogFile(kept, self._secrets())) as log, context() as tar:
                 try:
                     entries = self._api.build(
                         fileobj=tar, custom_context=True, tag=tag, rm=True, forcerm=True, decode=True,
@@ -167,7 +185,7 @@ def _missing(name: str, reason: str) -> str:
     return f"base image {name} is not on this engine and cannot be pulled ({' '.join(reason.split())[:200]}); {advice}"
 
 
-def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) -> str | None:
+def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: LogSink) -> str | None:
     """Pass a build's words on; returns why it failed, if it did.
 
     Reads to the end behind an error too: a response that is not used up keeps its connection open.
@@ -177,11 +195,11 @@ def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) ->
     for entry in entries:
         text = entry.get("stream") or entry.get("status") or ""
         if text:
-            log.write(text.encode())
+            log(text.encode())
             sink(text.encode())
             tail = [*tail, *text.splitlines()][-BUILD_TAIL_LINES:]
         if "error" in entry:
-            log.write(entry["error"].encode())
+            log(entry["error"].encode())
             words = [line.strip() for line in tail if line.strip() and not line.startswith(_BUILDER_WORDS)]
             said = _COLOUR.sub("", " | ".join(words))[-300:]
             failure = failure or f"{' '.join(entry['error'].split())}; it said: {said}"
@@ -206,11 +224,12 @@ def _dockerfile_context(image: Image) -> IO[bytes]:
     return out
 
 
-def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
+def _task_context(image: Image, parent: str, user: str, tag: str) -> IO[bytes]:
     named = ":" not in user and not user.isdecimal()
     owner = f"{user}:0" if named else user  # for a bare name the engine wants a group of that name too
     lines = [
         f"FROM {parent}",
+        f"LABEL {BUILDING_LABEL}={tag}",
         _copy("app", BOX_APP, owner),
         _copy("repo", image.workdir, owner),
         _copy("home", BOX_HOME, owner),
