@@ -16,6 +16,7 @@ from rollouts.backends.base import Backend
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
 from rollouts.errors import ConfigError, ExitCode, JobCancelled, SandboxFailed
 from rollouts.eval_manifest import EvalManifest, Evaluated, manifest_head, mean_score
+from rollouts.leftovers import sweep
 from rollouts.locks import held
 from rollouts.outage import Outage
 from rollouts.prepare import Preparation
@@ -102,6 +103,7 @@ def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, list
     settings = choose_docker_settings(os.environ, benchmark.docker)
     benchmark = benchmark.model_copy(update={"docker": settings})
     backend = open_backend(name, settings, root.cache)
+    sweep(root)
     with (
         eval_lock(place.folder),
         contextlib.closing(backend),

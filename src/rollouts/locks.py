@@ -13,6 +13,9 @@ from filelock import FileLock, Timeout
 from rollouts.errors import StoreError
 from rollouts.owner import Owner
 
+SWEEP_S = 1.0
+"""How long to wait for a lock that names nobody who lives: someone may be clearing up behind the one who died."""
+
 
 class WorkLock:
     """A lock that this process holds until `release`, or until it dies."""
@@ -22,7 +25,7 @@ class WorkLock:
         self.path = path
         self._lock = FileLock(path)
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=0 if is_held(path) else SWEEP_S)
             path.write_text(Owner.current().encode())
         except Timeout:
             other = holder(path)

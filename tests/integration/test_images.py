@@ -75,12 +75,11 @@ def test_the_engine_keeps_an_image_that_a_container_uses_by_now(lab: Lab) -> Non
 
 
 def test_an_image_that_someone_removed_is_built_again(lab: Lab) -> None:
-    assert lab.run("true").result.exit_code == 0
+    job = lab.job("true")
+    assert lab.run_job(job).result.exit_code == 0
+    wait_until(lambda: not containers_of(job.run_id), "its container is gone")
     assert isinstance(lab.backend, DockerBackend)
-    tag = lab.backend._images.tag(lab.image)
-    with contextlib.closing(docker.from_env()) as client:
-        wait_until(lambda: not client.containers.list(all=True, filters={"ancestor": tag}), "its container is gone")
-        client.api.remove_image(tag)
+    assert lab.backend.remove_image(BuiltImage(lab.backend._images.tag(lab.image), 0))
     assert lab.run("cat README.md").log == b"hello\n"
 
 
