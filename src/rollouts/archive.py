@@ -15,6 +15,17 @@ from typing import BinaryIO, cast
 
 MAX_MEMBERS = 500_000
 MAX_BYTES = 4 * 1024**3
+MAX_HEADER_BYTES = 1024 * 1024
+"""Of a member's long name or extended attributes: `tarfile` reads all of them into memory."""
+MAX_TOLD = 1000
+"""So many of the members that were left out are named."""
+_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _IMPOSSIBLE = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
@@ -38,21 +49,41 @@ class _Chunks:
         return data[:size]
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose headers are no larger than headers are."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        """Looks at what `tarfile` is about to read; the one place where its size is known before that."""
+        if self.size < 0 or (self.type in _HEADERS and self.size > MAX_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc] # typeshed does not tell of it
+        return member
+
+
 def unpack(chunks: Iterable[bytes], target: Path) -> list[str]:
     """Make what the stream holds below `target`, without its first folder; returns what was left out.
 
     Raises `tarfile.TarError` or OSError when the stream is no archive or goes over the limits.
     """
     target.mkdir(parents=True)
+    stream = cast(BinaryIO, _Chunks(chunks))
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", errorlevel=2, tarinfo=_Member) as archive:
+            return _unpack(archive, target)
+    except (ValueError, ArithmeticError, LookupError, RecursionError) as exc:  # what `tarfile` makes of broken headers
+        raise tarfile.ReadError(f"a broken header: {type(exc).__name__}") from exc
+
+
+def _unpack(archive: tarfile.TarFile, target: Path) -> list[str]:
     skipped: list[str] = []
     total = count = 0
-    with tarfile.open(fileobj=cast(BinaryIO, _Chunks(chunks)), mode="r|", errorlevel=2) as archive:
-        for member in archive:
-            count, total = count + 1, total + max(0, member.size)
-            if count > MAX_MEMBERS or total > MAX_BYTES:
-                raise tarfile.ReadError(f"more than {MAX_MEMBERS:,} members or {MAX_BYTES:,} bytes")
-            if not _made(archive, member, target):
-                skipped.append(member.name)
+    while (member := archive.next()) is not None:
+        archive.members.clear()  # it would keep them all
+        count, total = count + 1, total + max(0, member.size)
+        if count > MAX_MEMBERS or total > MAX_BYTES:
+            raise tarfile.ReadError(f"more than {MAX_MEMBERS:,} members or {MAX_BYTES:,} bytes")
+        if not _made(archive, member, target) and len(skipped) < MAX_TOLD:
+            skipped.append(member.name)
     return skipped
 
 

@@ -15,7 +15,7 @@ import typer
 
 from rollouts import __version__
 from rollouts.errors import ConfigError, ExitCode, RolloutsError
-from rollouts.terminal import counted, printable, silence
+from rollouts.terminal import counted, printable, printable_json, printable_line, silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -232,6 +232,7 @@ def summarize(
     from rollouts.tables import show_summary
 
     _refuse_both(latest, rollout)
+    _log_to(_warn)
     place = find_batch(_root(data_dir), name, rollout)
     state = BatchState.load(place.folder)
     rows = summarize_results(state.results.values(), load_verdicts(place.folder))
@@ -253,6 +254,7 @@ def list_batches(
     from rollouts.store import describe_batches
     from rollouts.tables import show_batches
 
+    _log_to(_warn)
     rows = describe_batches(_root(data_dir), name)
     if as_json:
         _print_json({"schema": 1, "batches": rows})
@@ -279,7 +281,7 @@ def validate(
         _try_tasks(config, backend, parallel, only, as_json, data_dir)
     if config.is_dir():
         task = plan_task(config)[1][0]
-        _print_json({"schema": 1, "task": task.task_id}) if as_json else typer.echo(f"{config}: fine")
+        _print_json({"schema": 1, "task": task.task_id}) if as_json else typer.echo(printable(f"{config}: fine"))
         return
     plan = plan_batch(config, backend=backend, parallel=parallel, only=only)
     tasks = sorted({spec.task.task_id for spec in plan.specs})
@@ -288,8 +290,8 @@ def validate(
         _print_json({"schema": 1, "config": str(config), "tasks": tasks, "runs": len(plan.specs), "warnings": warnings})
         return
     for line in warnings:
-        typer.echo(f"warning: {line}", err=True)
-    typer.echo(f"{config}: fine; tasks: {len(tasks)}, runs: {len(plan.specs)}")
+        typer.echo(printable(f"warning: {line}"), err=True)
+    typer.echo(printable(f"{config}: fine; tasks: {len(tasks)}, runs: {len(plan.specs)}"))
 
 
 def _try_tasks(
@@ -301,8 +303,7 @@ def _try_tasks(
     from rollouts.tables import show_check
     from rollouts.validation import check_tasks, exit_code_of
 
-    warn = lambda text: typer.echo(f"[rollouts] warning: {printable(text)}", err=True)  # noqa: E731 - two lines otherwise
-    _log_to(warn)
+    _log_to(_warn)
     benchmark, tasks = plan_task(config) if config.is_dir() else plan_tasks(config, only)
     checks = check_tasks(
         tasks,
@@ -311,7 +312,7 @@ def _try_tasks(
         backend=backend,
         parallel=parallel,
         checked=(lambda check: None) if as_json else show_check,
-        warn=warn,
+        warn=_warn,
     )
     if as_json:
         _print_json({"schema": 1, "tasks": [{**asdict(check), "fine": check.is_fine} for check in checks]})
@@ -404,7 +405,11 @@ def _show_plan(planned: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"[rollouts] warning: {printable_line(text)}", err=True)
 
 
 class _Warnings(logging.Handler):

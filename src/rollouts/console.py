@@ -18,7 +18,7 @@ from rollouts.planning import Plan
 from rollouts.results import RunResult, Status
 from rollouts.store import BatchPlace, shown_path
 from rollouts.tables import open_console
-from rollouts.terminal import counted, printable
+from rollouts.terminal import counted, printable_line
 
 HEARTBEAT_S = 30.0
 """How often a plain log says that things go on."""
@@ -53,11 +53,11 @@ class _Progress:
         with self._lock:
             if line not in self._built and line.startswith(("building", "pulling")):
                 self._built.add(line)
-                self._print(self._err, f"[rollouts] {printable(line)}")
+                self._print(self._err, f"[rollouts] {line}")
 
     def warn(self, text: str) -> None:
         """Something to know that is not the answer."""
-        self._print(self._err, f"[rollouts] warning: {printable(text)}")
+        self._print(self._err, f"[rollouts] warning: {text}")
 
     def output(self, run_id: str, data: bytes) -> None:
         """With -vv, every line a sandbox prints, behind its run's id."""
@@ -69,7 +69,7 @@ class _Progress:
                 lines, rest = [*lines, rest], b""
             self._partial[run_id] = rest
             for line in lines:
-                self._print(self._err, f"{run_id} | {printable(line.decode('utf-8', 'replace').rstrip(chr(13)))}")
+                self._print(self._err, f"{run_id} | {line.decode('utf-8', 'replace').rstrip(chr(13))}")
 
     def _start(self, total: int, parallel: int) -> None:
         self._total, self._parallel = total, min(parallel, total)
@@ -130,9 +130,8 @@ class _Progress:
         table = Table.grid(padding=(0, 2))
         for result, since in running[:BOARD_ROWS]:
             elapsed = _clock(time.monotonic() - since)
-            table.add_row(
-                "", Text(result.run_id), Text(printable(result.task_id)), Text(printable(result.model)), elapsed
-            )
+            names = (result.run_id, result.task_id, result.model)
+            table.add_row("", *(Text(printable_line(name)) for name in names), elapsed)
         if len(running) > BOARD_ROWS:
             table.add_row("", f"… and {len(running) - BOARD_ROWS} more")
         return Group(self._spinner, table)
@@ -141,11 +140,12 @@ class _Progress:
         self._print(self._out, text)
 
     def _print(self, console: Console, text: str) -> None:
+        """One line, whatever is in it: texts come out of boxes, and out of files that anyone may have edited."""
         with self._lock:
             if self._live is not None:
                 console = self._out  # it knows how to write above the board
             try:
-                console.print(Text(text), soft_wrap=True)
+                console.print(Text(printable_line(text)), soft_wrap=True)
             except OSError:
                 console.on_broken_pipe()  # a full disk behind `run >log` must not end the batch
 
@@ -190,7 +190,7 @@ class RunConsole(_Progress):
         fine = result.status is Status.LAUNCHED
         said = f"Task {result.run_id} completed ({result.status})"
         if not fine and result.error is not None:
-            said += f": {printable(result.error.message)}"
+            said += f": {result.error.message}"
         if self._verbosity >= 1:
             self._say(f"{said} {self._progress()}")
         else:
@@ -271,7 +271,7 @@ def _verdict(line: Evaluated, verbosity: int) -> str:
     done = "scored" if line.is_settled or not line.has_verdict else "keeps its verdict"
     said = f"Run {line.run_id} {done} ({line.outcome}, {score}{flags})"
     if line.error:
-        said += f": {printable(line.error)}"
+        said += f": {line.error}"
     return said if verbosity >= 1 else f"{'✓' if line.resolved and line.is_settled else '✗'} {said}"
 
 

@@ -82,7 +82,7 @@ def open_recorder(
     if missing is not None:
         raise ConfigError(missing)
     scorer = Scorer(benchmark, backend, preparation, judge, building)
-    return Recorder(scorer, backend.name, benchmark.retries, backend.cancelled.wait, outage.wait)
+    return Recorder(scorer, backend.name, benchmark.retries, backend.cancelled.wait, outage.wait, preparation.secrets)
 
 
 def eval_lock(folder: Path) -> contextlib.AbstractContextManager[None]:

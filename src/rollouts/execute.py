@@ -54,15 +54,16 @@ class RunFolder:
     def _put_aside(self, earlier: int) -> None:
         """An attempt is never overwritten. One that was being put aside when its process died is put aside whole."""
         left = [self.path / name for name in _OF_ONE_ATTEMPT if (self.path / name).exists()]
-        aside = self.path / "attempts" / str(earlier)
-        while any((aside / path.name).exists() for path in left):
-            earlier += 1
-            aside = self.path / "attempts" / str(earlier)
-        if left:
-            make_folder(aside)
-            for path in left:
-                path.rename(aside / path.name)
-            sync_folder(aside)
+        if not left:
+            return
+        attempts = self.path / "attempts"
+        newest = max((int(path.name) for path in attempts.glob("*") if path.name.isdecimal()), default=0)
+        is_half_done = newest > 0 and not any((attempts / str(newest) / path.name).exists() for path in left)
+        aside = attempts / str(newest if is_half_done else max(earlier, newest + 1))
+        make_folder(aside)
+        for path in left:
+            path.rename(aside / path.name)
+        sync_folder(aside)
 
     def note(self, text: str) -> None:
         """A line in `sandbox.log`."""
@@ -79,8 +80,7 @@ def execute_run(
     spec: RunSpec, begun: RunResult, folder: Path, preparation: Preparation, backend: Backend, echo: LogSink
 ) -> Finished:
     """Run one spec to its end. Never raises for the run's own troubles; `begun` is its record so far."""
-    agent = preparation.agent(spec)
-    secrets = tuple(os.environ[name] for name in agent.env_names if name in os.environ)
+    secrets = preparation.secrets
     run, scrub = RunFolder(folder, begun.attempt, secrets), Scrubber(secrets)
     stage = Stage.SOURCE
     free: Callable[[], None] = lambda: None  # noqa: E731 - replaced as soon as there is a box
@@ -100,7 +100,7 @@ def execute_run(
         stage = Stage.ARTIFACTS
         write_json(run.artifacts / "repo_info.json", repo_info(source, spec.task))
         changes = _keep(run, ended, image.base_git)
-        result = _finished(begun, ended, changes)
+        result = _finished(begun, ended, changes, secrets)
     except JobCancelled:
         result = begun.cancelled()
     except RolloutsError:  # the disk or the data folder: no run could go on
@@ -183,7 +183,7 @@ def _keep_notes(run: RunFolder, notes: Path | None) -> None:
     write_whole(run.artifacts / "notes.md", scrub(content) + scrub.rest())
 
 
-def _finished(begun: RunResult, ended: JobResult, changes: Changes | None) -> RunResult:
+def _finished(begun: RunResult, ended: JobResult, changes: Changes | None, secrets: tuple[str, ...]) -> RunResult:
     status = _STATUS.get(ended.ended) or (Status.LAUNCHED if ended.exit_code == 0 else Status.AGENT_FAILED)
     return replace(
         begun,
@@ -191,11 +191,11 @@ def _finished(begun: RunResult, ended: JobResult, changes: Changes | None) -> Ru
         launch_rc=ended.exit_code,
         duration_s=round(ended.duration_s, 3),
         changes=asdict(changes) if changes else None,
-        error=_what_happened(status, ended),
+        error=_what_happened(status, ended, secrets),
     )
 
 
-def _what_happened(status: Status, ended: JobResult) -> RunError | None:
+def _what_happened(status: Status, ended: JobResult, secrets: tuple[str, ...]) -> RunError | None:
     match status:
         case Status.LAUNCHED | Status.CANCELLED:
             return None
@@ -207,11 +207,10 @@ def _what_happened(status: Status, ended: JobResult) -> RunError | None:
             message = ended.notes[-1] if ended.notes else "the agent ended its own sandbox"
         case _:
             message = f"the agent exited with {ended.exit_code}"
-    return RunError(Stage.AGENT, status, message)
+    return RunError(Stage.AGENT, status, Scrubber(secrets).text(message))
 
 
 def _failed(begun: RunResult, stage: Stage, exc: Exception, secrets: tuple[str, ...]) -> RunResult:
-    scrub = Scrubber(secrets)
-    message = (scrub((str(exc) or type(exc).__name__).encode()) + scrub.rest()).decode(errors="replace")
+    message = Scrubber(secrets).text(str(exc) or type(exc).__name__)
     error = RunError(stage, type(exc).__name__, " ".join(message.split()))
     return replace(begun, status=Status.SANDBOX_FAILED, error=error)

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from rollouts.errors import ConfigError
+from rollouts.terminal import without_credentials
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_MISTAKES = 100
@@ -146,4 +147,5 @@ def show(value: object, limit: int = 60) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):  # a number of thousands of digits, which even `repr` refuses
         text = f"something that cannot be shown ({type(value).__name__})"
+    text = without_credentials(text)
     return text if len(text) <= limit else f"{text[:limit]}…"

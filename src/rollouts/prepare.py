@@ -1,13 +1,16 @@
 """Everything a run needs before its sandbox starts: the task's source and the image, each made once per content."""
 
+import os
 import threading
 from pathlib import Path
 
-from rollouts.agents import open_agent
+from rollouts.agents import open_agent, secrets_of
 from rollouts.agents.base import Agent
 from rollouts.backends.base import BOX_REPO, Backend, Image, LogSink, Once
 from rollouts.config import Benchmark
 from rollouts.digests import digest_folder, digest_of
+from rollouts.errors import SandboxFailed
+from rollouts.logs import Scrubber
 from rollouts.plan import RunSpec
 from rollouts.tasks import HIDDEN_FROM_AGENTS, Task
 from rollouts.workspace import Source, find_source, prepare_source
@@ -18,6 +21,7 @@ class Preparation:
 
     def __init__(self, benchmark: Benchmark, backend: Backend, cache: Path) -> None:
         self.benchmark, self._backend, self._cache = benchmark, backend, cache
+        self.secrets = backend.secrets = secrets_of(benchmark, os.environ)
         self._once = Once(backend.cancelled)
         self._lock = threading.Lock()
         self._sources: dict[str, Source] = {}
@@ -50,7 +54,7 @@ class Preparation:
         source = self.source(task)
         with self._lock:
             image = self._images.setdefault((task.digest, ""), image_of(task, source, None))
-        self._backend.prepare(image, sink)
+        self._prepare(image, sink)
         return image
 
     def planned_image(self, spec: RunSpec) -> Image | None:
@@ -61,8 +65,19 @@ class Preparation:
     def ready(self, spec: RunSpec, sink: LogSink) -> Image:
         """The image, built."""
         image = self.image(spec)
-        self._backend.prepare(image, sink)
+        self._prepare(image, sink)
         return image
+
+    def _prepare(self, image: Image, sink: LogSink) -> None:
+        """What a build prints, and why it failed, is told without secrets."""
+        scrub = Scrubber(self.secrets)
+        try:
+            self._backend.prepare(image, lambda data: sink(scrub(data)))
+        except SandboxFailed as exc:
+            raise type(exc)(Scrubber(self.secrets).text(str(exc))) from None
+        finally:
+            if rest := scrub.rest():
+                sink(rest)
 
 
 def image_of(task: Task, source: Source, install: str | None) -> Image:

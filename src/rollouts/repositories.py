@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
@@ -19,8 +19,10 @@ from rollouts.config import find_path
 from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed, SandboxFailed
 from rollouts.tasks import Task
+from rollouts.terminal import without_credentials
 
 FETCH_LIMIT_S = 1800
+_KEY_AND_VALUE = ((0, "KEY"), (1, "VALUE"))
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !diff !eol\n"
 """Files go into the base and into patches byte for byte, whatever the repository's own attributes ask for."""
 _SETTINGS = (
@@ -80,7 +82,7 @@ def start_git(
 
 def one_line(text: str) -> str:
     """What a command said, on one line, without credentials."""
-    return re.sub(r"(://)[^/@\s]+@", r"\1", " ".join(text.split()))[:500]
+    return without_credentials(" ".join(text.split()))[:500]
 
 
 def origin_of(task: Task) -> str:
@@ -89,8 +91,8 @@ def origin_of(task: Task) -> str:
         return str(task.folder / "repo")
     url = task.repo.git_url or ""
     parts = urlsplit(url)
-    if parts.scheme and "@" in parts.netloc:
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    if parts.scheme and parts.netloc:
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
     return url
 
 
@@ -122,10 +124,12 @@ def mirror_of(task: Task, folder: Path) -> Path:
 
 
 def _fetch(url: str, shown: str, path: Path) -> None:
-    """Make or update a mirror. Credentials in the URL are used, and kept nowhere."""
+    """Make or update a mirror. Credentials in the URL are used, and kept nowhere: not even in an argument."""
     import git  # heavy, and only tasks with a git_url need it
 
     environ = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")}
+    url, credentials = _split_credentials(url)
+    environ |= credentials
     try:
         if path.exists():
             repo = git.Repo(path)
@@ -140,6 +144,21 @@ def _fetch(url: str, shown: str, path: Path) -> None:
                 (Path(scratch) / "mirror").rename(path)
     except git.GitError as exc:
         raise SandboxFailed(one_line(getattr(exc, "stderr", "") or str(exc)).removeprefix("stderr: ")) from None
+
+
+def _split_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """A web address without user and password, and the variables by which git learns them."""
+    parts = urlsplit(url)
+    who, at, host = parts.netloc.rpartition("@")
+    if parts.scheme not in ("http", "https") or not at:
+        return url, {}
+    user, _, password = who.partition(":")
+    helper = "!f() { echo username=$FETCH_USER; echo password=$FETCH_PASSWORD; }; f"
+    key = f"credential.{parts.scheme}://{host}.helper"  # for this host alone, wherever it redirects to
+    settings = ((key, ""), (key, helper))  # the empty one forgets all others
+    numbered = {f"GIT_CONFIG_{word}_{n}": pair[i] for n, pair in enumerate(settings) for i, word in _KEY_AND_VALUE}
+    values = {"FETCH_USER": unquote(user), "FETCH_PASSWORD": unquote(password)}
+    return urlunsplit(parts._replace(netloc=host)), {"GIT_CONFIG_COUNT": str(len(settings)), **numbered, **values}
 
 
 def has_commit(mirror: Path, commit: str) -> bool:

@@ -19,7 +19,7 @@ from rollouts.eval_manifest import Evaluated, mean_score
 from rollouts.leftovers import Removed
 from rollouts.results import Status
 from rollouts.summary import SummaryRow
-from rollouts.terminal import counted, printable, silence
+from rollouts.terminal import counted, printable_line, silence
 from rollouts.validation import TaskCheck
 
 
@@ -53,15 +53,13 @@ def show_summary(manifest: dict[str, Any], rows: Sequence[SummaryRow]) -> None:
     out = open_console(sys.stdout)
     finished = manifest["finished_at"] or "not finished"
     head = f"{manifest['name']} {manifest['created_at']}  backend={manifest['backend']}  finished={finished}"
-    out.print(Text(printable(head)), soft_wrap=True)
+    out.print(_cell(head), soft_wrap=True)
     numbers = ("runs", "launched", "resolved", "score", "median time", "files", "+lines", "-lines")
     columns = ("runs", "launched", "not launched", "resolved", "not resolved", "score")
     table = _table("task", "model", "agent", *columns, *numbers[4:], right=numbers)
     for row in rows:
         table.add_row(
-            Text(row.task_id),
-            Text(printable(row.model)),
-            Text(row.agent),
+            *map(_cell, (row.task_id, row.model, row.agent)),
             str(row.runs),
             str(row.launched),
             _counts({name: count for name, count in row.status.items() if name != Status.LAUNCHED}),
@@ -79,6 +77,11 @@ def show_summary(manifest: dict[str, Any], rows: Sequence[SummaryRow]) -> None:
     scored, resolved = sum(row.scored for row in rows), sum(row.resolved for row in rows)
     verdicts = f", {resolved} of {scored} scored resolved" if scored else ", none scored yet"
     out.print(Text(f"{counted(runs, 'run')}, {launched} launched{verdicts}, {seconds:.1f} s of agents' time"))
+
+
+def _cell(value: object) -> Text:
+    """A text from elsewhere: one line, without markup, obeyed by no terminal."""
+    return Text(printable_line(str(value)))
 
 
 def _score(score: float | None) -> str:
@@ -101,9 +104,7 @@ def show_evaluation(lines: Sequence[Evaluated]) -> None:
         verdicts = [line for line in group if line.has_verdict]
         coverage = min((line.coverage for line in verdicts if line.coverage is not None), default=None)
         table.add_row(
-            Text(task_id),
-            Text(printable(model)),
-            Text(agent),
+            *map(_cell, (task_id, model, agent)),
             str(len(group)),
             f"{sum(line.resolved is True for line in group)}/{len(verdicts)}",
             _score(mean_score(group)),
@@ -127,9 +128,9 @@ def show_check(check: TaskCheck) -> None:
     said = f"{check.task_id}: {scores}" if scores else check.task_id
     out.print(Text(f"{'✓' if check.is_fine else '✗'} {said}"), soft_wrap=True)
     for text in (*check.problems, *(f"flaky: {test}" for test in check.flaky)):
-        out.print(Text(f"  {printable(text)}"), soft_wrap=True)
+        out.print(_cell(f"  {text}"), soft_wrap=True)
     for text in check.warnings:
-        out.print(Text(f"  warning: {printable(text)}"), soft_wrap=True)
+        out.print(_cell(f"  warning: {text}"), soft_wrap=True)
 
 
 def show_batches(rows: Iterable[dict[str, Any]]) -> None:
@@ -139,7 +140,7 @@ def show_batches(rows: Iterable[dict[str, Any]]) -> None:
         launched = str(row["status"].get(Status.LAUNCHED, 0))
         finished = row["finished_at"] or "-"
         cells = (row["name"], row["stamp"], row["state"], row["backend"], row["runs"], launched, finished)
-        table.add_row(*(Text(printable(str(cell))) for cell in cells))
+        table.add_row(*(_cell(cell) for cell in cells))
     open_console(sys.stdout).print(table)
 
 
@@ -170,7 +171,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
     table = _table("", "what", "found", "what to do")
     for finding in findings:
         mark = Text("✓", "green") if finding.ok else Text("-") if finding.optional else Text("✗", "red")
-        table.add_row(mark, finding.name, Text(printable(finding.detail)), Text(printable(finding.advice)))
+        table.add_row(mark, finding.name, _cell(finding.detail), _cell(finding.advice))
     open_console(sys.stdout).print(table)
 
 
@@ -179,7 +180,7 @@ def show_plan(plan: dict[str, Any]) -> None:
     out = open_console(sys.stdout)
     table = _table("index", "task", "model", "agent", "rollout", "limit", right=("index", "rollout", "limit"))
     for run in plan["runs"]:
-        model = Text(printable(run["model"]))
+        model = _cell(run["model"])
         limit = f"{run['timeout_s']:g} s"
         table.add_row(str(run["index"]), run["task_id"], model, run["agent"], str(run["rollout"]), limit)
     out.print(table)
@@ -194,4 +195,4 @@ def show_plan(plan: dict[str, Any]) -> None:
     kept = f"; {counted(plan['kept'], 'run')} kept" if "kept" in plan else ""
     out.print(Text(f"{line}{kept}; images to build: {built}; most it can cost: {cost}"), soft_wrap=True)
     for line in plan["missing_environment_variables"]:
-        out.print(Text(f"warning: {line}"), soft_wrap=True)
+        out.print(_cell(f"warning: {line}"), soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import IO
 
 _UNSAFE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"  # C0 but for tab and newline, DEL, C1
-    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u206f\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f"  # reorders or hides text
+    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u206f\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f"  # order, hide
     "\\ud800-\\udfff]"  # half a character: it cannot even be written
 )
 _CREDENTIALS = re.compile(r"(://)[^/\s]+@")

@@ -1,6 +1,6 @@
 """The table of agents. It holds strings, so that an adapter is loaded only when it is used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from rollouts.agents.base import Agent
@@ -23,6 +23,16 @@ def open_agent(name: str, benchmark: Benchmark) -> Agent:
     module, _, attribute = AGENTS[name].partition(":")
     agent: type[Agent] = getattr(import_module(module), attribute)
     return agent()
+
+
+def secrets_of(benchmark: Benchmark, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values that a benchmark's agents and its judge are given by name: what no file and no screen may show."""
+    used = {benchmark.agent_of(entry, model) for entry in benchmark.tasks for model in benchmark.models_of(entry)}
+    names = [benchmark.judge.api_key_env] if benchmark.judge else []
+    for agent in sorted({*benchmark.agents, *(used & set(AGENTS))}):
+        names += open_agent(agent, benchmark).env_names
+    values = [environ[name] for name in names if name in environ]
+    return tuple(dict.fromkeys(value for held in values for value in (held, held.strip())))
 
 
 def agent_mistakes(benchmark: Benchmark) -> list[str]:

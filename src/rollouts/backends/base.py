@@ -232,6 +232,8 @@ class Backend(ABC):
         self.settings = settings
         self.cache_dir = cache_dir
         self.cancelled = threading.Event()
+        self.secrets: tuple[str, ...] = ()
+        """Values that nothing which is kept may hold."""
 
     @abstractmethod
     def check(self) -> None:

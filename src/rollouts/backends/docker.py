@@ -87,7 +87,7 @@ class DockerBackend(Backend):
 
     @cached_property
     def _images(self) -> DockerImages:
-        return DockerImages(self._api, self.settings.base_image, self.cache_dir, self.cancelled)
+        return DockerImages(self._api, self.settings.base_image, self.cache_dir, self.cancelled, lambda: self.secrets)
 
     def check(self) -> None:
         """An engine answers."""

@@ -4,6 +4,7 @@ Layers, each named by what it is made from: the base image (or the task's Docker
 task's tree with our supervisor. Equal content has an equal name, so a second run finds everything built.
 """
 
+import contextlib
 import io
 import json
 import re
@@ -25,6 +26,7 @@ from rollouts.backends.image_tree import BUILDING_LABEL, IMAGE_LABEL
 from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
 from rollouts.image_uses import ImageUses
+from rollouts.logs import LogFile
 from rollouts.store import shown_path
 
 RECIPE = 2
@@ -43,8 +45,15 @@ Context = Callable[[], IO[bytes]]
 class DockerImages:
     """Finds or builds the images of one engine."""
 
-    def __init__(self, api: docker.APIClient, default_base: str, cache_dir: Path, cancelled: threading.Event) -> None:
-        self._api, self._default_base, self._cache = api, default_base, cache_dir
+    def __init__(
+        self,
+        api: docker.APIClient,
+        default_base: str,
+        cache_dir: Path,
+        cancelled: threading.Event,
+        secrets: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._api, self._default_base, self._cache, self._secrets = api, default_base, cache_dir, secrets
         self._cancelled = cancelled
         self._slots = threading.Semaphore(BUILDS_AT_ONCE)
         self._tags: dict[str, str] = {}
@@ -152,7 +161,8 @@ class DockerImages:
             if self._cancelled.is_set():
                 raise JobCancelled
             sink(f"building {tag} ({what})\n".encode())
-            with kept.open("wb") as log, context() as tar:
+            kept.unlink(missing_ok=True)
+            with contextlib.closing(LogFile(kept, self._secrets())) as log, context() as tar:
                 try:
                     entries = self._api.build(
                         fileobj=tar, custom_context=True, tag=tag, rm=True, forcerm=True, decode=True,
@@ -175,7 +185,7 @@ def _missing(name: str, reason: str) -> str:
     return f"base image {name} is not on this engine and cannot be pulled ({' '.join(reason.split())[:200]}); {advice}"
 
 
-def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) -> str | None:
+def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: LogSink) -> str | None:
     """Pass a build's words on; returns why it failed, if it did.
 
     Reads to the end behind an error too: a response that is not used up keeps its connection open.
@@ -185,11 +195,11 @@ def _follow(entries: Iterable[dict[str, Any]], sink: LogSink, log: IO[bytes]) ->
     for entry in entries:
         text = entry.get("stream") or entry.get("status") or ""
         if text:
-            log.write(text.encode())
+            log(text.encode())
             sink(text.encode())
             tail = [*tail, *text.splitlines()][-BUILD_TAIL_LINES:]
         if "error" in entry:
-            log.write(entry["error"].encode())
+            log(entry["error"].encode())
             words = [line.strip() for line in tail if line.strip() and not line.startswith(_BUILDER_WORDS)]
             said = _COLOUR.sub("", " | ".join(words))[-300:]
             failure = failure or f"{' '.join(entry['error'].split())}; it said: {said}"

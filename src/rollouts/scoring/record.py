@@ -15,7 +15,7 @@ from typing import Any
 from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed, StoreError
 from rollouts.eval_manifest import Evaluated
 from rollouts.files import remove_stale, write_json, write_whole
-from rollouts.logs import LogFile
+from rollouts.logs import LogFile, Scrubber
 from rollouts.results import RunError, RunResult, Status
 from rollouts.schedule import backoff_s
 from rollouts.scoring.score import Place, Scorer
@@ -32,6 +32,7 @@ CARD = "scoring_results.md"
 MAX_EXCUSED = 10
 """How often an engine that went away may excuse a failure."""
 _OF_THE_RUN = ("run_id", "task_id", "model", "agent", "run_dir")
+_OUR_WORDS = ("run_id", "task_id", "outcome", "status", "judged_by", "kind", "action", "type", "stage", "backend")
 _UNSCORED = (Status.SANDBOX_FAILED, Status.CANCELLED)
 """Ends that say nothing about the model: there is nothing to score."""
 
@@ -78,10 +79,14 @@ class Recorder:
         retries: int,
         stopped: Callable[[float], bool],
         was_away: Callable[[], bool],
+        secrets: tuple[str, ...] = (),
     ) -> None:
-        """`stopped` waits so many seconds, or until all must end: then it says so. `was_away`: see `Outage.wait`."""
+        """`stopped` waits so many seconds, or until all must end: then it says so. `was_away`: see `Outage.wait`.
+
+        A scoring box is told no secret, but a patch may bring one in parts that its code puts together.
+        """
         self._scorer, self._backend, self._retries, self._stopped = scorer, backend, retries, stopped
-        self._was_away = was_away
+        self._was_away, self._secrets = was_away, secrets
 
     def known(self, result: RunResult, task: Task, folder: Path) -> Evaluated | None:
         """The verdict that is there already, unless the patch or the task's evaluation changed since.
@@ -117,17 +122,18 @@ class Recorder:
         for place in (log_path.parent, outputs):  # the second marks that the first may hold something temporary
             place.mkdir(parents=True, exist_ok=True)
         log_path.unlink(missing_ok=True)
-        log = LogFile(log_path)
+        log, scrub = LogFile(log_path, self._secrets), Scrubber(self._secrets)
 
         def sink(data: bytes) -> None:
             log(data)
-            echo(data)
+            echo(scrub(data))
 
         try:
             patch, scored = self._scored(result, task, folder, Place(result.run_id, batch, outputs, sink))
             sink(f"\n[scored] {scored.outcome}, score {scored.total_score}\n".encode())
             return patch, scored
         finally:
+            echo(scrub.rest())
             log.close()
             shutil.rmtree(outputs, ignore_errors=True)
 
@@ -162,9 +168,9 @@ class Recorder:
 
     def _write(self, result: RunResult, task: Task, folder: Path, patch: bytes, scored: Scored) -> Evaluated:
         digest = None if scored.outcome is Outcome.ERROR else self._scorer.digest(task)
-        evaluation = _document(result, scored, patch, self._backend, digest)
+        evaluation = _scrubbed(_document(result, scored, patch, self._backend, digest), Scrubber(self._secrets))
         if scored.outcome is Outcome.ERROR:
-            kept = not_scored(result, folder, scored.error.message if scored.error else "unknown")
+            kept = not_scored(result, folder, evaluation["error"]["message"] if evaluation["error"] else "unknown")
             if kept.has_verdict:
                 return kept
         changes = file_changes(patch)
@@ -228,6 +234,20 @@ def _document(result: RunResult, scored: Scored, patch: bytes, backend: str, dig
         "evaluated_at": now(),
         "duration_s": scored.duration_s,
     }
+
+
+def _scrubbed(value: Any, scrub: Scrubber) -> Any:
+    """Plain data without secrets in its texts; words of ours stay, whatever a secret is."""
+    if isinstance(value, str):
+        return scrub.text(value)
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item, scrub) for item in value]
+    if isinstance(value, dict):
+        return {
+            key if key in _OUR_WORDS else scrub.text(key): item if key in _OUR_WORDS else _scrubbed(item, scrub)
+            for key, item in value.items()
+        }
+    return value
 
 
 def _rubrics(evaluation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
