@@ -92,6 +92,7 @@ def eval_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, listener: EvalListener) -> EvalOutcome:
     """Score every ended run of a batch that has no verdict yet, or all with `force`."""
+    sweep(root)
     state = BatchState.load(place.folder)
     benchmark = load_benchmark(options.config or place.folder / "config.toml")
     used = benchmark.model_copy(update={"backend": state.header.get("backend", benchmark.backend)})
