@@ -148,7 +148,7 @@ def show_removed(removed: Removed, *, dry_run: bool, silent: bool = False) -> No
     """What `clean` says about one thing."""
     if silent:
         return
-    said = f"{'would remove' if dry_run else 'removed'} {removed.kind} {printable(removed.what)}"
+    said = f"{'would remove' if dry_run else 'removed'} {removed.kind} {printable_line(removed.what)}"
     said += f" with {counted(removed.runs, 'run')}" if removed.runs else ""
     said += f" ({shown_size(removed.bytes)})" if removed.bytes is not None else ""
     open_console(sys.stdout).print(Text(said), soft_wrap=True)

@@ -18,7 +18,9 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import docker
@@ -72,6 +74,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._making: set[str] = set()
+        """Jobs whose container is being made: it may be there before we know its id."""
         self._left: set[str] = set()
         """Containers that could not be removed, and runs that may have one of which the engine never told."""
 
@@ -145,13 +149,9 @@ class DockerBackend(Backend):
 
     def run(self, job: Job, sink: LogSink) -> JobResult:
         """One container, removed when the result is freed."""
-        self._raise_if_cancelled()
+        container = self._make(job)
         try:
-            container = self._create(job)
-        except ENGINE_TROUBLE as exc:
-            self._left.add(job.run_id)
-            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
-        try:
+            self._raise_if_cancelled()
             return _Container(self, self._api, container, job, sink).run()
         except ENGINE_TROUBLE as exc:
             self._free(container)
@@ -159,6 +159,17 @@ class DockerBackend(Backend):
         except BaseException:
             self._free(container)
             raise
+
+    def _make(self, job: Job) -> str:
+        self._making.add(job.job_id)
+        try:
+            self._raise_if_cancelled()
+            return self._create(job)
+        except ENGINE_TROUBLE as exc:
+            self._left.add(job.run_id)
+            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
+        finally:
+            self._making.discard(job.job_id)
 
     def _create(self, job: Job) -> str:
         config = self._config(job)
@@ -222,6 +233,24 @@ class DockerBackend(Backend):
             self._remove(container["Id"])
         return [f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})" for container in left]
 
+    def kill(self) -> None:
+        """Remove all containers of this process, until there are none and none is being made."""
+        super().kill()
+        if "_api" not in self.__dict__:
+            return
+        deadline = time.monotonic() + END_LIMIT_S
+        own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            while (found := self._api.containers(all=True, filters=own)) or self._making:
+                if time.monotonic() > deadline:
+                    return
+                removers = [Thread(target=self._remove, args=(each["Id"],), daemon=True) for each in found]
+                for remover in removers:
+                    remover.start()
+                for remover in removers:
+                    remover.join()
+                time.sleep(0.05)
+
     def removable_images(self) -> list[BuiltImage]:
         """Those that no container, stopped or not, and no process of this data folder uses."""
         with _telling():
@@ -253,8 +282,8 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
-            if "already in progress" in str(exc):
-                return  # another process of ours is at it
+            if isinstance(exc, APIError) and exc.status_code == HTTPStatus.CONFLICT:
+                return  # someone else is removing it
             log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
             self._left.add(container)
 
@@ -284,7 +313,7 @@ class _Container:
     def __init__(self, backend: DockerBackend, api: docker.APIClient, container: str, job: Job, sink: LogSink) -> None:
         self._backend, self._api, self._id, self._job, self._sink = backend, api, container, job, sink
         self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
-        self._watch = Watch(job, self._handout, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic, backend.cancelled)
         self._why: str | None = None
         self._frames = bytearray()
 
@@ -327,14 +356,21 @@ class _Container:
             next_look = time.monotonic() + LOOK_EVERY_S
             if kill_by is None and self._must_end():
                 kill_by = time.monotonic() + END_LIMIT_S
-                with contextlib.suppress(APIError):
-                    self._api.kill(self._id)
+                self._signal("KILL")
+            elif kill_by is None and self._watch.wants_stop():
+                self._watch.asked = True
+                self._signal("TERM")
             elif kill_by is not None and time.monotonic() > kill_by:
                 raise SandboxFailed(f"the engine did not end the container within {END_LIMIT_S:.0f} s")
 
     def _must_end(self) -> bool:
         self._why = self._watch.overdue()
-        return self._why is not None or self._backend.cancelled.is_set()
+        return self._why is not None
+
+    def _signal(self, name: str) -> None:
+        """To the init process, which passes it on to the supervisor. It may have ended meanwhile."""
+        with contextlib.suppress(APIError):
+            self._api.kill(self._id, signal=name)
 
     def _take(self, data: bytes) -> None:
         """The stream comes in frames: which pipe, how many bytes, the bytes."""
@@ -351,7 +387,6 @@ class _Container:
 
     def _result(self, started: float) -> JobResult:
         handout, watch = self._handout, self._watch
-        cancelled = self._backend.cancelled.is_set() and not handout.done
         fine = handout.done and handout.exit_code == 0
         state = {} if fine else self._final_state()
         out_of_memory = bool(state.get("OOMKilled")) and not watch.is_timeout()
@@ -359,15 +394,11 @@ class _Container:
             self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or state.get("Error") or f"exit code {state.get('ExitCode')}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        ours = handout.done or self._why is not None or out_of_memory or cancelled
+        told = handout.done and not watch.was_stopped_by_others()
+        ours = told or self._why is not None or out_of_memory or watch.is_cancelled()
         if not ours and self._was_killed(started):
             raise SandboxFailed("the container was killed from outside")
-        if out_of_memory:
-            ended = Ended.OUT_OF_MEMORY
-        elif cancelled:
-            ended = Ended.CANCELLED
-        else:
-            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
+        ended = watch.how_it_ended(out_of_memory=out_of_memory)
         outputs = dict(handout.files) if handout.done else {}
         lost = self._job.capture and "diff.patch" not in outputs
         return JobResult(
