@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
-from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
-from rollouts.files import make_folder, move_whole, remove_stale, sync_folder, write_json, write_whole
+from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed, StoreError
+from rollouts.files import cannot_write, make_folder, move_whole, remove_stale, sync_folder, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 from rollouts.plan import RunSpec
 from rollouts.prepare import Preparation
@@ -81,8 +81,8 @@ def execute_run(
 ) -> Finished:
     """Run one spec to its end. Never raises for the run's own troubles; `begun` is its record so far."""
     secrets = preparation.secrets
-    run, scrub = RunFolder(folder, begun.attempt, secrets), Scrubber(secrets)
-    stage = Stage.SOURCE
+    run, scrub = _open_folder(folder, begun.attempt, secrets), Scrubber(secrets)
+    stage, trouble = Stage.SOURCE, ""
     free: Callable[[], None] = lambda: None  # noqa: E731 - replaced as soon as there is a box
     try:
         source = preparation.source(spec.task)
@@ -104,24 +104,32 @@ def execute_run(
     except JobCancelled:
         result = begun.cancelled()
     except RolloutsError:  # the disk or the data folder: no run could go on
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(StoreError):
             run.close()
         free()
         raise
     except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
-        if not isinstance(exc, SandboxFailed):
-            run.note("".join(traceback.format_exception(exc)))
+        trouble = "" if isinstance(exc, SandboxFailed) else "".join(traceback.format_exception(exc))
         result = _failed(begun, stage, exc, secrets)
     result = replace(result, finished_at=now())
-    if result.error:
-        run.note(f"{result.status}: {result.error.stage}: {result.error.message}")
     try:
+        if trouble:
+            run.note(trouble)
+        if result.error:
+            run.note(f"{result.status}: {result.error.stage}: {result.error.message}")
         run.close()
         write_json(folder / "result.json", result.to_json())
     except BaseException:
         free()
         raise
     return Finished(result, free)
+
+
+def _open_folder(folder: Path, attempt: int, secrets: tuple[str, ...]) -> RunFolder:
+    try:
+        return RunFolder(folder, attempt, secrets)
+    except OSError as exc:
+        raise cannot_write(folder, exc) from exc
 
 
 def _both(first: LogSink, second: LogSink) -> LogSink:
