@@ -78,7 +78,7 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> list[str]:
     skipped: list[str] = []
     total = count = 0
     while (member := archive.next()) is not None:
-        archive.members.clear()  # it would keep them all
+        archive.members.clear()  # type: ignore[attr-defined] # not in typeshed; it would keep them all
         count, total = count + 1, total + max(0, member.size)
         if count > MAX_MEMBERS or total > MAX_BYTES:
             raise tarfile.ReadError(f"more than {MAX_MEMBERS:,} members or {MAX_BYTES:,} bytes")

@@ -4,7 +4,7 @@ import contextlib
 import platform
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -41,7 +41,7 @@ class Listener(Protocol):
     def planned(self, plan: Plan) -> None: ...
     def building(self, task_id: str, data: bytes) -> None: ...
     def output(self, run_id: str, data: bytes) -> None: ...
-    def resuming(self, missing: int, kept: int) -> None: ...
+    def resuming(self, missing: int, kept: int, unscored: int) -> None: ...
     def created(self, folder: Path, plan: Plan) -> None: ...
     def started(self, result: RunResult) -> None: ...
     def ended(self, result: RunResult) -> None: ...
@@ -73,9 +73,7 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener, *, score: bool = F
         return work.run(batch)
 
 
-def resume_batch(
-    root: DataRoot, place: BatchPlace, options: ResumeOptions, listener: Listener, *, score: bool = False
-) -> BatchOutcome:
+def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, listener: Listener) -> BatchOutcome:
     """Do what is missing of a batch, and touch nothing that is finished."""
     batch = Batch.open(root, place)
     try:
@@ -85,13 +83,13 @@ def resume_batch(
             listener.planned(plan)
         for warning in resumption.warnings:
             listener.warn(warning)
-        listener.resuming(len(plan.specs), resumption.kept)
-        if not plan.specs:
+        listener.resuming(len(plan.specs), resumption.kept, len(resumption.unscored))
+        if not plan.specs and not resumption.unscored:
             return _nothing_missing(batch)
-        with _working(plan, root, listener, score=score) as work:
+        with _working(plan, root, listener, score=options.score) as work:
             batch.resume(resumption.replanned, changed=resumption.changed)
             _forget_verdicts(root, batch, plan)
-            return work.run(batch)
+            return work.run(batch, resumption.unscored)
     finally:
         batch.close()
 
@@ -137,7 +135,8 @@ def _working(plan: Plan, root: DataRoot, listener: Listener, *, score: bool) -> 
         if score:
             recorder = open_recorder(plan.benchmark, backend, preparation, root.cache, listener.building, outage)
         with contextlib.suppress(JobCancelled):
-            require_one_image(plan, preparation, listener)
+            if plan.specs:
+                require_one_image(plan, preparation, listener)
         if signals.exit_code is not None:
             raise Interrupted(signals.exit_code)
         yield _Work(plan, root, backend, preparation, listener, signals, outage, recorder)
@@ -218,10 +217,10 @@ class _Work:
     outage: Outage
     recorder: Recorder | None
 
-    def run(self, batch: Batch) -> BatchOutcome:
-        """Run the plan's runs as those of `batch`, which is closed afterwards."""
+    def run(self, batch: Batch, unscored: Sequence[RunSpec] = ()) -> BatchOutcome:
+        """Run the plan's runs as those of `batch`, and close it. Of `unscored` only the verdict is missing."""
         self.listener.created(batch.folder, self.plan)
-        running = _Running(self, batch)
+        running = _Running(self, batch, unscored)
         if self.recorder is None:
             return running.run(None)
         with eval_lock(batch.folder):
@@ -231,10 +230,10 @@ class _Work:
 class _Running:
     """A batch while it runs."""
 
-    def __init__(self, work: _Work, batch: Batch) -> None:
+    def __init__(self, work: _Work, batch: Batch, unscored: Sequence[RunSpec]) -> None:
         self._plan, self._root, self._backend, self._signals = work.plan, work.root, work.backend, work.signals
         self._preparation, self._listener, self._outage = work.preparation, work.listener, work.outage
-        self._batch = batch
+        self._batch, self._unscored = batch, {spec.index: spec for spec in unscored}
         self._scoring: _Scoring | None = None
         self._excused: Counter[int] = Counter()
         self._halted: str | None = None
@@ -248,7 +247,7 @@ class _Running:
         finished = False
         try:
             self._prefetch()
-            self._schedule.run(self._plan.specs)
+            self._schedule.run([*self._plan.specs, *self._unscored.values()])
             finished = self._signals.exit_code is None and self._halted is None
         finally:
             self._backend.close()
@@ -263,27 +262,34 @@ class _Running:
         return BatchOutcome(self._batch.folder, results, self._signals.exit_code or code, lines)
 
     def _work(self, spec: RunSpec, attempt: int) -> float | None:
-        """One attempt at one run; in how many seconds it wants another. The box is given back after all is saved."""
+        """One attempt at one run; in how many seconds it wants another."""
         if not self._has_room():
             return None
         run_id = f"{self._batch.stamp}-{spec.index}"
-        begun = self._batch.started(run_id)
-        self._listener.started(begun)
-        echo = _echo(self._listener, run_id)
         try:
-            finished = execute_run(spec, begun, self._root.runs / run_id, self._preparation, self._backend, echo)
-            result = finished.result
-            self._batch.ended(result)
-            finished.free()
-            wait_s = self._wait_s(spec, result, attempt)
-            if wait_s is None:
-                self._listener.ended(result)
+            if spec.index in self._unscored:
+                result, wait_s = self._batch.state.results[run_id], None
+            else:
+                result = self._run(spec, run_id)
+                wait_s = self._wait_s(spec, result, attempt)
+                if wait_s is None:
+                    self._listener.ended(result)
             if self._scoring and wait_s is None and not self._backend.cancelled.is_set():
                 self._scoring.score(spec, result)
         except BaseException:  # nothing can be kept any more: there is no use in letting the others go on
             self._backend.cancel()
             raise
         return wait_s
+
+    def _run(self, spec: RunSpec, run_id: str) -> RunResult:
+        """Its end is on disk before its box is given back."""
+        begun = self._batch.started(run_id)
+        self._listener.started(begun)
+        echo = _echo(self._listener, run_id)
+        finished = execute_run(spec, begun, self._root.runs / run_id, self._preparation, self._backend, echo)
+        self._batch.ended(finished.result)
+        finished.free()
+        return finished.result
 
     def _has_room(self) -> bool:
         """Below the floor nothing new is started; what runs may end."""

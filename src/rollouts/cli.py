@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rollouts.batch import BatchOutcome
     from rollouts.console import RunConsole
+    from rollouts.resuming import ResumeOptions
     from rollouts.store import DataRoot
 
 app = typer.Typer(
@@ -89,9 +90,10 @@ def run(
         if backend or only:
             raise typer.BadParameter("--backend and --only belong to a new batch; a resumed one keeps its own")
         from rollouts.config import load_benchmark
+        from rollouts.resuming import ResumeOptions
 
-        options = (parallel, retry_failed, force, config)
-        _resume(root, load_benchmark(config).name, resume, options, score, dry_run, verbose, as_json)
+        options = ResumeOptions(parallel, retry_failed, force, config, score)
+        _resume(root, load_benchmark(config).name, resume, options, dry_run, verbose, as_json)
     if retry_failed or force:
         raise typer.BadParameter("--retry-failed and --force go with --resume")
     from rollouts import planning
@@ -120,32 +122,33 @@ def resume(
     data_dir: DataDir = DATA,
 ) -> None:
     """Do what is missing of a batch that was stopped or killed, and touch nothing that is finished."""
+    from rollouts.resuming import ResumeOptions
+
     _refuse_both(latest, rollout)
-    options = (parallel, retry_failed, force, None)
-    _resume(_root(data_dir), name, rollout, options, score, dry_run, verbose, as_json)
+    options = ResumeOptions(parallel, retry_failed, force, None, score)
+    _resume(_root(data_dir), name, rollout, options, dry_run, verbose, as_json)
 
 
 def _resume(
     root: "DataRoot",
     name: str,
     rollout: str | None,
-    options: tuple[int | None, bool, bool, Path | None],
-    score: bool,
+    options: "ResumeOptions",
     dry_run: bool,
     verbose: int,
     as_json: bool,
 ) -> NoReturn:
     from rollouts import planning
     from rollouts.batch import resume_batch
-    from rollouts.resuming import ResumeOptions, plan_resume
+    from rollouts.resuming import plan_resume
     from rollouts.store import BatchState, find_batch
 
-    place, wanted = find_batch(root, name, rollout), ResumeOptions(*options)
+    place = find_batch(root, name, rollout)
     if dry_run:
-        resumption = plan_resume(root, place, BatchState.load(place.folder), wanted)
+        resumption = plan_resume(root, place, BatchState.load(place.folder), options)
         _show_plan({**planning.dry_run(resumption.plan, root), "kept": resumption.kept}, as_json)
         _exit(ExitCode.OK)
-    _attend(lambda console: resume_batch(root, place, wanted, console, score=score), verbose, as_json)
+    _attend(lambda console: resume_batch(root, place, options, console), verbose, as_json)
 
 
 def _attend(work: "Callable[[RunConsole], BatchOutcome]", verbose: int, as_json: bool) -> NoReturn:

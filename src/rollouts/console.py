@@ -153,20 +153,24 @@ class _Progress:
 class RunConsole(_Progress):
     """Tells about a batch while it runs."""
 
+    _advice = ""
+
     def planned(self, plan: Plan) -> None:
         """The first line: what was asked for."""
         name, config = plan.benchmark.name, shown_path(plan.config)
         self._say(f"[rollouts] config={config} name={name} tasks={plan.tasks} parallel={plan.parallel}")
 
-    def resuming(self, missing: int, kept: int) -> None:
+    def resuming(self, missing: int, kept: int, unscored: int) -> None:
         """What is left to do of a batch that is there already."""
-        if missing:
-            self._say(f"[rollouts] Resuming: {counted(kept, 'task')} kept, {missing} to do")
+        if missing or unscored:
+            verdicts = f", {unscored} to score" if unscored else ""
+            self._say(f"[rollouts] Resuming: {counted(kept, 'task')} kept, {missing} to do{verdicts}")
         else:
             self._say(f"[rollouts] Nothing to resume: {counted(kept, 'task')} kept")
 
     def created(self, folder: Path, plan: Plan) -> None:
         """The batch is on disk and begins."""
+        self._advice = f"; go on with: rollouts resume {plan.benchmark.name} --rollout {folder.name}"
         self._say(f"[rollouts] output={shown_path(folder)}")
         if self._verbosity == 0:
             self._say("[rollouts] Running in quiet mode - use -vv for full output")
@@ -214,7 +218,7 @@ class RunConsole(_Progress):
         fine = launched == len(results) and not stopped
         mark = "" if self._verbosity >= 1 else "✓ " if fine else "✗ "
         if stopped or len(ended) < len(results):
-            self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched")
+            self._say(f"{mark}Stopped: {len(ended)}/{len(results)} tasks completed, {launched} launched{self._advice}")
         elif launched < len(results):
             self._say(f"{mark}All {len(results)} tasks completed, {launched} launched, {len(results) - launched} not")
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollouts.config import Benchmark
-from rollouts.files import encode, write_whole
+from rollouts.files import encode, remove_stale, write_whole
 from rollouts.scoring.verdict import Outcome
 from rollouts.store import now
 
@@ -100,6 +100,7 @@ class EvalManifest:
         self._lines = {line.run_id: line for line in lines}
         self._lock = threading.Lock()
         self._next = time.monotonic() + MANIFEST_EVERY_S
+        remove_stale(folder)
 
     def put(self, line: Evaluated) -> None:
         """Take a run's line in."""

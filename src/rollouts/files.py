@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from rollouts.errors import StoreError
 
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
-_TEMPORARY = re.compile(r"\..+\.(\d+)\.\d+\.tmp")
+TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
 """What `write_whole` calls a file that is not complete yet; the number is its process."""
 
 
@@ -55,11 +56,47 @@ def move_whole(source: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
+def remove_tree(path: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it; no link is followed. Raises OSError if it stays.
+
+    What boxes leave may be closed even to its owner, and another process may be removing the same.
+    """
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        _open_up(path)
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _open_up(folder: Path) -> None:
+    """Let its owner into every folder below; from the top, because a closed one cannot be looked into."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    for root, names, _ in os.walk(folder):
+        for path in (Path(root, name) for name in names):
+            with contextlib.suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+
+
+def make_folder(folder: Path) -> None:
+    """Make it with its parents, so that none of the new names can be lost by a power cut."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in reversed(missing):
+        with contextlib.suppress(PermissionError):  # a parent that may be written and entered, but not read
+            sync_folder(path.parent)
+
+
 def remove_stale(folder: Path) -> None:
     """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
     for path in folder.glob(".*.tmp"):
-        found = _TEMPORARY.fullmatch(path.name)
-        if found and not is_alive(int(found.group(1))):
+        found = TEMPORARY.fullmatch(path.name)
+        if found and not is_alive(int(found["pid"])):
             path.unlink(missing_ok=True)
 
 

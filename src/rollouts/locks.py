@@ -23,8 +23,6 @@ class WorkLock:
         self._lock = FileLock(path)
         try:
             self._lock.acquire(timeout=0)
-            self.was_abandoned = holder(path) is not None
-            """Whether the process that held it before us died."""
             path.write_text(Owner.current().encode())
         except Timeout:
             other = holder(path)

@@ -1,13 +1,20 @@
-"""Whose box is it? A box carries its owner; those of dead owners may be removed, all others never."""
+"""Which process something belongs to. What dead owners left may be removed; what belongs to anyone else never."""
 
 import contextlib
 import json
 import os
 import socket
+import tempfile
+import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+OWNER_FILE = "owner"
+OWNERLESS_S = 3600.0
+"""How old a folder without an owner must be to count as left behind: its process may be about to write the name."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +102,27 @@ def _start_time(pid: int) -> str | None:
     except OSError:
         return ""
     return ""
+
+
+@contextlib.contextmanager
+def owned_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A scratch folder that says whose it is, so that it can be removed when its process was killed."""
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
+        claim(Path(scratch))
+        yield Path(scratch)
+
+
+def claim(folder: Path) -> None:
+    """Write into a folder whose it is."""
+    (folder / OWNER_FILE).write_text(Owner.current().encode())
+
+
+def is_left_behind(folder: Path) -> bool:
+    """Whether the process that a folder belongs to is dead. Without a legible name, whether it is old."""
+    with contextlib.suppress(OSError):
+        owner = Owner.decode((folder / OWNER_FILE).read_text())
+        if owner is not None:
+            return owner.is_dead()
+    with contextlib.suppress(OSError):
+        return folder.lstat().st_mtime < time.time() - OWNERLESS_S
+    return False

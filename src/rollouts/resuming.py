@@ -16,6 +16,8 @@ from rollouts.errors import ConfigError
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, plan_batch
 from rollouts.results import UNFINISHED, RunResult, Status
+from rollouts.scoring.record import load_evaluation
+from rollouts.scoring.verdict import Outcome
 from rollouts.store import TASKS, BatchPlace, BatchState, DataRoot, shown_path
 from rollouts.terminal import counted
 
@@ -33,6 +35,8 @@ class ResumeOptions:
     """Go on though the benchmark or its tasks changed."""
     config: Path | None = None
     """The benchmark file, when it is not the one that the batch names."""
+    score: bool = False
+    """Also score what has no verdict."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Resumption:
     """How many runs are left as they are."""
     replanned: tuple[RunSpec, ...]
     """Those of the missing runs that are not what they were."""
+    unscored: tuple[RunSpec, ...]
+    """Runs that are kept and have no verdict, when verdicts are wanted."""
     warnings: tuple[str, ...]
     changed: bool
 
@@ -57,17 +63,21 @@ def plan_resume(root: DataRoot, place: BatchPlace, state: BatchState, options: R
     found = _match(state.results.values(), plan.specs)
     if found.changed and not options.force:
         raise ConfigError(*_difference(place, plan, found))
-    missing, replanned = [], []
+    missing, replanned, unscored = [], [], []
     for result in state.results.values():
         spec = found.specs.get(result.run_id)
-        if spec is not None and _is_missing(result, options.retry_failed):
+        if spec is None:
+            continue
+        if _is_missing(result, options.retry_failed):
             missing.append(spec)
             if spec.key != result.key:
                 replanned.append(spec)
+        elif options.score and not _has_verdict(root.runs / result.run_id):
+            unscored.append(spec)
     benchmark = plan.benchmark.model_copy(update={"name": place.name})
     rest = replace(plan, benchmark=benchmark, specs=tuple(missing))
     kept = len(state.results) - len(missing)
-    return Resumption(rest, kept, tuple(replanned), _warnings(state, found), found.changed)
+    return Resumption(rest, kept, tuple(replanned), tuple(unscored), _warnings(state, found), found.changed)
 
 
 def _config(root: DataRoot, place: BatchPlace, state: BatchState) -> Path:
@@ -79,6 +89,11 @@ def _config(root: DataRoot, place: BatchPlace, state: BatchState) -> Path:
 
 def _is_missing(result: RunResult, retry_failed: bool) -> bool:
     return result.status in UNFINISHED or (retry_failed and result.status is not Status.LAUNCHED)
+
+
+def _has_verdict(run: Path) -> bool:
+    known = load_evaluation(run)
+    return known is not None and known["outcome"] != Outcome.ERROR
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,16 @@ from filelock import FileLock
 
 from rollouts.config import is_name
 from rollouts.errors import NotFoundError, StoreError
-from rollouts.files import Journal, encode, read_journal, remove_stale, sync_folder, write_json, write_whole
+from rollouts.files import (
+    Journal,
+    encode,
+    make_folder,
+    read_journal,
+    remove_stale,
+    sync_folder,
+    write_json,
+    write_whole,
+)
 from rollouts.locks import WorkLock, holder, is_held
 from rollouts.mistakes import did_you_mean
 from rollouts.owner import Owner
@@ -73,7 +82,7 @@ class DataRoot:
     def make(self) -> None:
         """Say so before anything starts when nothing could be kept here."""
         try:
-            self.cache.mkdir(parents=True, exist_ok=True)
+            make_folder(self.cache)
         except OSError as exc:
             advice = "name another place with --data-dir or $ROLLOUTS_DATA"
             raise StoreError(f"{self.path}: cannot be written: {exc.strerror}; {advice}") from exc
@@ -322,7 +331,7 @@ def _claim_stamp(root: DataRoot, name: str) -> str:
     """A second that no other batch has. All benchmarks share the run ids, so the first run's folder is the claim."""
     moment = datetime.now(UTC).replace(microsecond=0)
     try:
-        root.runs.mkdir(parents=True, exist_ok=True)
+        make_folder(root.runs)
         for _ in range(3600):
             stamp = moment.strftime(_STAMP_FORMAT)
             try:
@@ -330,7 +339,8 @@ def _claim_stamp(root: DataRoot, name: str) -> str:
             except FileExistsError:
                 moment += timedelta(seconds=1)
                 continue
-            (root.rollouts / name / stamp).mkdir(parents=True)
+            sync_folder(root.runs)
+            make_folder(root.rollouts / name / stamp)
             return stamp
     except OSError as exc:
         raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc
@@ -341,7 +351,7 @@ def creation_lock(root: DataRoot) -> FileLock:
     """Held while a batch's folders are made, so that whoever removes what never began leaves it alone."""
     folder = root.cache / "locks"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as exc:
         raise StoreError(f"{root.path}: cannot be written: {exc.strerror}") from exc
     return FileLock(folder / "batches.lock")
@@ -374,7 +384,7 @@ def _write_lists(root: DataRoot, folder: Path, results: Sequence[RunResult]) -> 
     run_dirs = [result.run_dir for result in results]
     write_whole(folder / "runs.txt", "".join(f"{run_dir}\n" for run_dir in run_dirs).encode())
     temp = root.rollouts / "temp" / f"rollout_{folder.parent.name}__{folder.name}.json"
-    temp.parent.mkdir(exist_ok=True)
+    make_folder(temp.parent)
     write_json(temp, {
         "created_at": folder.name,
         "rollout_dir": shown_path(folder),

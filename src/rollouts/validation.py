@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from rollouts.backends import open_backend
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings
 from rollouts.errors import ExitCode, Interrupted, JobCancelled, SandboxFailed
+from rollouts.owner import owned_folder
 from rollouts.prepare import Preparation
 from rollouts.schedule import Schedule
 from rollouts.scoring.record import failed
@@ -71,8 +71,8 @@ def check_tasks(
         opened.check()
         root.make()
         scorer = Scorer(benchmark, opened, Preparation(benchmark, opened, root.cache))
-        with tempfile.TemporaryDirectory(prefix="rollouts-validate-") as scratch:
-            trying = _Trying(tasks, scorer, Path(scratch), checked)
+        with owned_folder("rollouts-validate-") as scratch:
+            trying = _Trying(tasks, scorer, scratch, checked)
             Schedule(trying.work, parallel or os.cpu_count() or 1, opened.cancelled).run(trying.tries)
         if signals.exit_code is not None:
             raise Interrupted(signals.exit_code, "stopped before all tasks were tried")

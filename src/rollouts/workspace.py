@@ -20,6 +20,7 @@ from rollouts.backends.base import HANDOUT_LIMIT_S, sandbox_file
 from rollouts.config import safe_relative
 from rollouts.digests import digest_folder, digest_of
 from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.owner import owned_folder
 from rollouts.repositories import (
     ATTRIBUTES,
     check_out,
@@ -115,8 +116,8 @@ def _source(task: Task, cache: Path, commit: str | None) -> Source:
 def _make_source(task: Task, mirror: Path | None, commit: str | None, kept: Path) -> None:
     """Make it beside its place and move it there whole; two processes may do so at the same time."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".making-", dir=kept.parent) as scratch:
-        made = Path(scratch) / "made"
+    with owned_folder(".making-", kept.parent) as scratch:
+        made = scratch / "made"
         tree = made / "tree"
         made.mkdir()
         if mirror and commit:

@@ -1,4 +1,4 @@
-"""Canaries on every way out: nothing that is kept, printed or passed as an argument may hold a secret, however coded."""
+"""Canaries on every way out: nothing that is kept, printed or passed as an argument holds a secret, however coded."""
 
 import base64
 import contextlib

@@ -8,6 +8,7 @@ import hashlib
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 import uuid
@@ -24,6 +25,7 @@ from rollouts.backends.base import Ended
 from rollouts.backends.local import LocalBackend
 from rollouts.config import DockerSettings, Limits
 from rollouts.errors import JobCancelled, SandboxFailed
+from rollouts.owner import Owner
 from tests.boxes import (
     BOXED,
     PATIENCE_S,
@@ -42,6 +44,7 @@ from tests.boxes import (
     processes_with,
     start_holder,
     wait_until,
+    write_tree,
 )
 
 KINDS = [*(k for k in Kind if k is not Kind.DOCKER), pytest.param(Kind.DOCKER, marks=pytest.mark.docker)]
@@ -566,9 +569,10 @@ def test_reap_removes_boxes_of_dead_owners_and_no_others(own_lab: Lab, token: st
     finally:
         other.kill()
         other.communicate(timeout=PATIENCE_S)
+    would = own_lab.backend.reap(dry_run=True)
     reaped = own_lab.backend.reap()
-    assert [box for box in reaped if token in box]
-    assert not [box for box in reaped if ours.job.job_id in box]
+    assert not [box for box in (*would, *reaped) if ours.job.job_id in box]
+    wait_until(lambda: not boxes_of(own_lab.kind, token), "nothing of its box is left, whoever removed it")
     wait_until(lambda: not [pid for pid in processes_with(token) if pid != os.getpid()], "the dead owner's box is gone")
     assert own_lab.is_left(ours.job)
     own_lab.backend.cancel()
@@ -594,14 +598,40 @@ def test_the_same_image_asked_for_by_eight_threads_is_prepared_once(own_lab: Lab
     assert ran.log == token.encode()
 
 
-def test_a_local_box_without_an_owner_is_left_behind_when_it_is_old(tmp_path: Path) -> None:
-    """Its process died while it was making or removing the folder."""
+def boxes_of(kind: Kind, token: str) -> list[str]:
+    """What is left of a holder's box."""
+    if kind is Kind.DOCKER:
+        return containers_of(f"run-{token}")
+    return [str(box) for box in (Path(tempfile.gettempdir()) / f"rollouts-{os.getuid()}").glob(f"{token}-*")]
+
+
+def test_a_local_box_whose_process_died_while_making_or_removing_it_is_removed(tmp_path: Path) -> None:
     backend = LocalBackend(DockerSettings(), tmp_path / "cache")
     backend._boxes = tmp_path / "boxes"
-    old, new = backend._boxes / "run-0.1-1", backend._boxes / "run-1.1-1"
-    for box in (old, new):
-        box.mkdir(parents=True)
-    os.utime(old, (1, 1))
-    assert backend.reap() == [str(old)]
-    assert [box.name for box in backend._boxes.iterdir()] == [new.name]
+    dead = replace(Owner.current(), start_time="0").encode()
+    left = {"run-0.1-1": {}, ".new-old": {}, ".new-torn": {"owner": ""}, ".new-dead": {"owner": dead}}
+    left["run-1.1-1"] = {"owner": dead, "app": "x"}
+    kept: dict[str, dict[str, str]] = {".new-young": {}, "run-2.1-1": {"owner": Owner.current().encode()}, "notes": {}}
+    for name, files in {**left, **kept}.items():
+        write_tree(backend._boxes / name, {file: text.encode() for file, text in files.items()})
+        (backend._boxes / name).mkdir(parents=True, exist_ok=True)
+        if name in (".new-old", ".new-torn", "notes"):
+            os.utime(backend._boxes / name, (1, 1))
+    expected = sorted(str(backend._boxes / name) for name in left)
+    assert backend.reap(dry_run=True) == expected
+    assert {box.name for box in backend._boxes.iterdir()} == {*left, *kept}
+    assert backend.reap() == expected
+    assert {box.name for box in backend._boxes.iterdir()} == set(kept)
+    backend.close()
+
+
+def test_boxes_behind_a_link_are_not_ours(tmp_path: Path) -> None:
+    """The folder's name can be guessed by whoever shares the machine."""
+    backend = LocalBackend(DockerSettings(), tmp_path / "cache")
+    backend._boxes = tmp_path / "boxes"
+    victim = tmp_path / "elsewhere" / "photos-2019"
+    victim.mkdir(parents=True)
+    backend._boxes.symlink_to(victim.parent)
+    assert backend.reap() == []
+    assert victim.exists()
     backend.close()

@@ -2,13 +2,10 @@
 
 import contextlib
 import gc
-import io
 import os
 import resource
 import shutil
 import socket
-import subprocess
-import tarfile
 import tempfile
 import threading
 import time
@@ -38,8 +35,8 @@ from tests.boxes import (
     open_kind,
     wait_until,
 )
+from tests.engines import BUSYBOX, busybox_tar
 
-BUSYBOX = "rollouts-test-busybox"
 needs_engine = pytest.mark.docker
 
 
@@ -87,27 +84,13 @@ def test_the_repository_lies_where_the_task_wants_it(lab: Lab, tmp_path: Path) -
 @pytest.fixture(scope="module")
 def busybox() -> str:
     """An image that has a shell and nothing else."""
-    program = shutil.which("busybox") or ""
-    if not program:
+    if not shutil.which("busybox"):
         pytest.fail("no busybox; CI installs busybox-static") if os.environ.get("CI") else pytest.skip("no busybox")
-    content, out = Path(program).read_bytes(), io.BytesIO()
-    applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for folder in ("bin", "tmp", "etc"):
-            member = tarfile.TarInfo(folder)
-            member.type, member.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(member)
-        member = tarfile.TarInfo("bin/busybox")
-        member.size, member.mode = len(content), 0o755
-        archive.addfile(member, io.BytesIO(content))
-        for name in set(applets) - {"busybox"}:
-            member = tarfile.TarInfo(f"bin/{name}")
-            member.type, member.linkname = tarfile.SYMTYPE, "busybox"
-            archive.addfile(member)
     with contextlib.closing(docker.from_env()) as client:
         if not client.images.list(BUSYBOX):  # once: each import would be a new image
-            client.api.import_image_from_data(out.getvalue(), repository=BUSYBOX, tag="latest")
-    return f"{BUSYBOX}:latest"
+            name, _, tag = BUSYBOX.partition(":")
+            client.api.import_image_from_data(busybox_tar(), repository=name, tag=tag)
+    return BUSYBOX
 
 
 @needs_engine

@@ -317,7 +317,7 @@ class FakeBackend(Backend):
     def run(self, job: Job, sink: LogSink) -> JobResult:
         return replace(self._end(job), free=self._free)
 
-    def reap(self) -> list[str]:
+    def reap(self, *, dry_run: bool = False) -> list[str]:
         return []
 
     def _free(self) -> None:

@@ -105,7 +105,8 @@ def test_a_stopped_batch_is_not_called_completed(plan: Plan) -> None:
     said.console.planned(plan)
     said.console.created(FOLDER, plan)
     said.console.close(runs(Status.LAUNCHED, Status.CANCELLED, Status.PENDING))
-    assert said.out_lines[-1] == "✗ Stopped: 1/3 tasks completed, 1 launched"
+    advice = f"go on with: rollouts resume hello --rollout {FOLDER.name}"
+    assert said.out_lines[-1] == f"✗ Stopped: 1/3 tasks completed, 1 launched; {advice}"
 
 
 def test_a_batch_that_never_began_has_no_last_line(plan: Plan) -> None:

@@ -212,6 +212,17 @@ class Finding:
     """Whether all is well without it."""
 
 
+@dataclass(frozen=True)
+class BuiltImage:
+    """An image that this tool built and that can be built again."""
+
+    name: str
+    bytes: int
+    """What removing it frees, once those before it are gone."""
+    unfinished: bool = False
+    """Whether it is a step of a build that was given up: nothing will ever use it."""
+
+
 class Backend(ABC):
     """Runs jobs, each in a box of its own. The only thing that knows how to make and free one."""
 
@@ -253,8 +264,19 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def reap(self) -> list[str]:
-        """Remove what dead processes of ours left behind, and say what; never anyone else's."""
+    def reap(self, *, dry_run: bool = False) -> list[str]:
+        """Remove what dead processes of ours left behind, and say what; never anyone else's.
+
+        With `dry_run` only say it. Raises BackendUnavailable when nobody can be asked.
+        """
+
+    def removable_images(self) -> list[BuiltImage]:
+        """Images that were built here and that nothing uses, in an order in which they can be removed."""
+        return []
+
+    def remove_image(self, image: BuiltImage) -> bool:
+        """Remove it; False when something uses it by now. Raises SandboxFailed when it cannot be removed."""
+        raise NotImplementedError
 
     def is_answering(self) -> bool:
         """Whether boxes can be made now: quick, and right also after an engine came back. Never raises."""

@@ -69,6 +69,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._left: set[str] = set()
+        """Containers that could not be removed, and runs that may have one of which the engine never told."""
 
     @cached_property
     def _api(self) -> docker.APIClient:
@@ -145,6 +147,7 @@ class DockerBackend(Backend):
             made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
             container: str = made["Id"]
         except ENGINE_TROUBLE as exc:
+            self._left.add(job.run_id)
             raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
         try:
             return _Container(self, self._api, container, job, sink).run()
@@ -199,17 +202,14 @@ class DockerBackend(Backend):
         folder = Path(self._info["DockerRootDir"]) if is_here else None
         return [folder] if folder is not None and folder.is_dir() else []
 
-    def reap(self) -> list[str]:
+    def reap(self, *, dry_run: bool = False) -> list[str]:
         """Remove containers whose owner is dead."""
-        removed = []
         with _telling():
             found = self._api.containers(all=True, filters={"label": OWNER_LABEL})
-        for container in found:
-            owner = Owner.decode(container["Labels"][OWNER_LABEL])
-            if owner is not None and owner.is_dead():
-                self._remove(container["Id"])
-                removed.append(f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})")
-        return removed
+        left = [container for container in found if _is_abandoned(container)]
+        for container in () if dry_run else left:
+            self._remove(container["Id"])
+        return [f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})" for container in left]
 
     def _free(self, container: str) -> None:
         self._teardown.submit(self._remove, container)
@@ -221,13 +221,27 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
-            log.warning("container %s is left behind until the next start: %s", container[:12], _explain(exc))
+            if "already in progress" in str(exc):
+                return  # another process of ours is at it
+            log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
+            self._left.add(container)
 
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
+        self._remove_left()
         if "_api" in self.__dict__:
             self._api.close()
+
+    def _remove_left(self) -> None:
+        """An engine that was away may be back; it knows best what is left there."""
+        if not self._left or not self.is_answering():
+            return
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+            for found in self._api.containers(all=True, filters=own):
+                if not self._left.isdisjoint((found["Id"], found["Labels"][RUN_LABEL])):
+                    self._remove(found["Id"])
 
 
 class _Container:
@@ -365,6 +379,12 @@ class _Container:
         except tarfile.TarError as exc:
             raise SandboxFailed(f"the repository could not be taken out of the box: {exc}") from exc
         return target
+
+
+def _is_abandoned(container: dict[str, Any]) -> bool:
+    """By its owner; unless the engine is at it already."""
+    owner = Owner.decode(container["Labels"][OWNER_LABEL])
+    return owner is not None and owner.is_dead() and container.get("State") != "removing"
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import resource
 import selectors
 import shutil
@@ -41,17 +42,18 @@ from rollouts.backends.handout import Handout
 from rollouts.backends.processes import kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
-from rollouts.owner import Owner
+from rollouts.files import remove_tree
+from rollouts.owner import OWNER_FILE, claim, is_left_behind
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How often a box's memory, its time and the wish to cancel are looked at."""
-OWNERLESS_S = 600.0
-"""How old a box's folder without an owner must be to count as left behind."""
 PIPE_LIMIT_BYTES = 1024 * 1024
 """The most that a pipe may hold."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NEW = ".new-"
+"""How folders of boxes begin that do not say yet whose they are."""
 _TAKEN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/tmp", "/run", "/var/tmp", "/home")
 
 
@@ -142,11 +144,9 @@ class LocalBackend(Backend):
     def _make_box(self, box: Path, job: Job) -> int | None:
         """Lay the folder out; returns the user id that it belongs to when that is not ours."""
         self._boxes.mkdir(mode=0o711, exist_ok=True)
-        state = self._boxes.lstat()  # the name can be guessed: neither another's folder nor a link is ours
-        if state.st_uid != os.getuid() or not stat.S_ISDIR(state.st_mode):
+        if not self._boxes_are_ours():
             raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
-        box.mkdir(mode=0o700)
-        (box / "owner").write_text(Owner.current().encode())
+        self._make_owned(box)
         for name in ("app", "tools", "tools/in", "tools/out", "home"):
             (box / name).mkdir()
         if job.image.overlay:
@@ -164,6 +164,16 @@ class LocalBackend(Backend):
             _give(path, uid)
         _write_users(box, uid)
         return uid
+
+    def _make_owned(self, box: Path) -> None:
+        """A box has an owner at every instant of its life, so that it is clear whose it is whenever we are killed."""
+        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self._boxes))
+        try:
+            claim(new)
+            new.rename(box)
+        except OSError:
+            remove_tree(new)
+            raise
 
     def _environment(self, box: Path, job: Job) -> dict[str, str]:
         """Values go here and never into an argument, where every user of the machine could read them."""
@@ -194,24 +204,23 @@ class LocalBackend(Backend):
             *supervisor,
         ]
 
-    def reap(self) -> list[str]:
-        """Remove the folders of dead processes. Their boxes died with them, unless they were plain processes."""
-        removed = []
-        for box in sorted(self._boxes.iterdir()) if self._boxes.is_dir() else ():
-            with contextlib.suppress(FileNotFoundError):
-                if self._is_abandoned(box):
-                    kill_marked(box.name)
-                    _remove(box)
-                    removed.append(str(box))
-        return removed
+    def _boxes_are_ours(self) -> bool:
+        """The name can be guessed: neither another's folder nor a link is ours."""
+        try:
+            state = self._boxes.lstat()
+        except FileNotFoundError:
+            return False
+        return state.st_uid == os.getuid() and stat.S_ISDIR(state.st_mode)
 
-    @staticmethod
-    def _is_abandoned(box: Path) -> bool:
-        """By its owner. One without was being made or removed when its process died, or is so right now."""
-        if not (box / "owner").exists():
-            return box.lstat().st_mtime < time.time() - OWNERLESS_S
-        owner = Owner.decode((box / "owner").read_text())
-        return owner is not None and owner.is_dead()
+    def reap(self, *, dry_run: bool = False) -> list[str]:
+        """Remove the folders of dead processes. Their boxes died with them, unless they were plain processes."""
+        if not self._boxes_are_ours():
+            return []
+        left = [box for box in sorted(self._boxes.iterdir()) if _is_abandoned(box)]
+        for box in () if dry_run else left:
+            kill_marked(box.name)
+            _remove(box)
+        return [str(box) for box in left]
 
     def _free(self, box: Path) -> None:
         self._teardown.submit(_remove, box)
@@ -352,8 +361,21 @@ def _give(folder: Path, uid: int) -> None:
             os.chown(Path(root, name), uid, uid, follow_symlinks=False)
 
 
+def _is_abandoned(box: Path) -> bool:
+    """By its owner. A box without one is being removed: it is made with it, and it goes last."""
+    if box.is_symlink() or not box.is_dir() or not re.fullmatch(r".+-\d+|\.new-.+", box.name):
+        return False  # nothing that we make
+    if not box.name.startswith(_NEW) and not (box / OWNER_FILE).exists():
+        return True
+    return is_left_behind(box)
+
+
 def _remove(box: Path) -> None:
-    shutil.rmtree(box, ignore_errors=True)
-    if box.exists():
-        subprocess.run(["chmod", "-R", "u+rwX", str(box)], capture_output=True)
-        shutil.rmtree(box, ignore_errors=True)
+    """The owner's name goes last, so that whoever finds the rest knows whose it was."""
+    try:
+        for part in box.iterdir() if box.is_dir() else ():
+            if part.name != OWNER_FILE:
+                remove_tree(part)
+        remove_tree(box)
+    except OSError as exc:
+        log.warning("%s is left behind until the next start: %s", box, exc.strerror)

@@ -7,12 +7,12 @@ files that are different, and their contents.
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rollouts.errors import SandboxFailed
+from rollouts.owner import owned_folder
 from rollouts.repositories import one_line, start_git
 
 MAX_CONTENT_BYTES = 256 * 1024 * 1024
@@ -55,8 +55,7 @@ class Start:
 
     def __init__(self, base_git: Path) -> None:
         self.base_git = base_git.resolve()
-        with tempfile.TemporaryDirectory(prefix="rollouts-start-") as scratch:
-            place = Path(scratch)
+        with owned_folder("rollouts-start-") as place:
             (place / "objects").mkdir()
             _checked(self._git("read-tree", "HEAD", scratch=place))
             self._index = (place / "index").read_bytes()
@@ -79,8 +78,7 @@ class Start:
     def apply(self, patch: bytes) -> Applied:
         """The patch's changes; raises PatchRefused when no way of applying it works."""
         refused = None
-        with tempfile.TemporaryDirectory(prefix="rollouts-patch-") as folder:
-            scratch = Path(folder)
+        with owned_folder("rollouts-patch-") as scratch:
             (scratch / "objects").mkdir()
             for how, text, options in _attempts(patch):
                 (scratch / "index").write_bytes(self._index)

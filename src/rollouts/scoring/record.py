@@ -14,7 +14,7 @@ from typing import Any
 
 from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed, StoreError
 from rollouts.eval_manifest import Evaluated
-from rollouts.files import write_json, write_whole
+from rollouts.files import remove_stale, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber
 from rollouts.results import RunError, RunResult, Status
 from rollouts.schedule import backoff_s
@@ -89,7 +89,11 @@ class Recorder:
         self._was_away, self._secrets = was_away, secrets
 
     def known(self, result: RunResult, task: Task, folder: Path) -> Evaluated | None:
-        """The verdict that is there already, unless the patch or the task's evaluation changed since."""
+        """The verdict that is there already, unless the patch or the task's evaluation changed since.
+
+        What a process left that was killed while it scored the run is removed on the way.
+        """
+        _remove_leftovers(folder)
         evaluation = load_evaluation(folder)
         patch = folder / "artifacts" / "diff.patch"
         if evaluation is None or evaluation["outcome"] == Outcome.ERROR or not patch.is_file():
@@ -105,6 +109,7 @@ class Recorder:
     ) -> Evaluated:
         """Score one run. Never raises for the run's own troubles; JobCancelled when all must end."""
         try:
+            _remove_leftovers(folder)
             patch, scored = self._logged(result, task, folder, batch, echo)
             return self._write(result, task, folder, patch, scored)
         except OSError as exc:  # a folder that cannot be written, a full disk
@@ -171,6 +176,13 @@ class Recorder:
         write_whole(folder / CARD, scorecard(evaluation, task.title, changes).encode(), durable=False)
         write_json(folder / RESULTS, evaluation)
         return line_of(result, evaluation)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Of a process that was killed while it scored this run."""
+    remove_stale(folder)
+    (folder / "logs" / ".eval.log.tail").unlink(missing_ok=True)
+    shutil.rmtree(folder / ".scoring", ignore_errors=True)
 
 
 def failed(kind: str, message: str) -> Scored:
