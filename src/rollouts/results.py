@@ -83,9 +83,9 @@ class RunResult:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "RunResult":
-        """Back from plain data, which anyone may have edited; raises KeyError, TypeError or ValueError for what is none.
+        """Back from plain data; keys of later versions are let go.
 
-        Keys of later versions are let go.
+        Anyone may have edited it: raises KeyError, TypeError or ValueError for what is none.
         """
         known = {name: data[name] for name in _FIELDS if name in data}
         if not all(isinstance(known[name], str) for name in _TEXTS) or not isinstance(known["rollout"], int):

@@ -93,8 +93,7 @@ def edited(project: Project) -> Iterator[dict[str, object]]:
     """The journal with hostile texts wherever texts are."""
     (journal,) = (project.folder / "data/rollouts/bench").glob("*/events.jsonl")
     events = [json.loads(line) for line in journal.read_text().splitlines()]
-    for event in events:
-        yield event
+    yield from events
     journal.write_text("".join(json.dumps(event) + "\n" for event in events))
     (journal.parent / "eval_manifest.json").unlink(missing_ok=True)
 
