@@ -212,7 +212,14 @@ class Lab:
         begin = time.monotonic()
         self.backend.prepare(job.image, lambda data: None)
         result = self.backend.run(job, sink or collector)
-        took_s = time.monotonic() - begin
+        return self._read(job, result, bytes(collector.data), time.monotonic() - begin)
+
+    def ran(self, running: "Running") -> Ran:
+        """The same for one that runs: wait for its end."""
+        result = running.end()
+        return self._read(running.job, result, bytes(running.sink.data), running.took_s)
+
+    def _read(self, job: Job, result: JobResult, log: bytes, took_s: float) -> Ran:
         try:
             outputs = dict(result.outputs)
             if "diff.patch" not in outputs and result.workspace is not None:
@@ -220,7 +227,7 @@ class Lab:
             files = {name: path.read_bytes() for name, path in outputs.items()}
         finally:
             result.free()
-        return Ran(result, bytes(collector.data), files.get("diff.patch", b""), files, took_s)
+        return Ran(result, log, files.get("diff.patch", b""), files, took_s)
 
     def start(self, script: str, **changes: Any) -> "Running":
         """Run a script in a thread of its own and return when it has said `started`."""
@@ -260,13 +267,16 @@ class Running:
         self._lab = lab
         self._result: JobResult | None = None
         self._error: BaseException | None = None
+        self.took_s = 0.0
         lab.backend.prepare(job.image, lambda data: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        begin = time.monotonic()
         try:
             self._result = self._lab.backend.run(self.job, self.sink)
+            self.took_s = time.monotonic() - begin
         except BaseException as exc:  # noqa: BLE001 - raised again in the test's own thread
             self._error = exc
 
@@ -349,9 +359,15 @@ def memory_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def start_holder(kind: Kind, folder: Path, token: str) -> "subprocess.Popen[bytes]":
-    """Another process of ours that runs a box; returns once its job runs. The run's id is `run-<token>`."""
-    code = f"from tests.boxes import hold_a_box; hold_a_box({kind.value!r}, {str(folder)!r}, {token!r})"
+def start_holder(
+    kind: Kind, folder: Path, token: str, then: str = "", ttl_s: float | None = None
+) -> "subprocess.Popen[bytes]":
+    """Another process of ours that runs a box; returns once its job runs. The run's id is `run-<token>`.
+
+    The job does not end unless `then`, a shell script, does so. With `ttl_s` its box lives no longer by itself.
+    """
+    wanted = (kind.value, str(folder), token, then, ttl_s)
+    code = f"from tests.boxes import hold_a_box; hold_a_box(*{wanted!r})"
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     holder = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environ, stdout=subprocess.PIPE)
     assert holder.stdout is not None
@@ -360,10 +376,13 @@ def start_holder(kind: Kind, folder: Path, token: str) -> "subprocess.Popen[byte
     return holder
 
 
-def hold_a_box(kind: str, folder: str, token: str) -> None:
+def hold_a_box(kind: str, folder: str, token: str, then: str, ttl_s: float | None) -> None:
     """What that process does: run a job that does not end."""
+    if ttl_s is not None:
+        Job.ttl_s = Job.handout_ttl_s = property(lambda job: ttl_s)  # type: ignore[assignment,method-assign]
     place = Path(folder)
     backend = open_kind(Kind(kind), place / "cache")
     lab = Lab(Kind(kind), backend, make_image(place / "task"), place)
-    job = lab.job(f"sh -c 'echo started; while :; do sleep 0.1; done' {token}", job_id=token, run_id=f"run-{token}")
+    script = f"echo started; {then}\nwhile :; do sleep 0.1; done"
+    job = lab.job("", argv=("sh", "-c", script, token), job_id=token, run_id=f"run-{token}")
     lab.run_job(job, lambda data: print("started", flush=True))

@@ -1,9 +1,9 @@
 """Runs the real command line in forked children that kill themselves at their n-th write; and says what was written.
 
 A write point is any change that the process is about to make below its project's folder: creating, truncating, writing,
-renaming and removing files and folders. Killed just before one is killed just after the one before. A write also counts
-a second time, half done. The product knows nothing of this: Python's audit events and a few wrapped functions of the
-child tell. An fsync changes nothing that a killed process leaves behind, so it is recorded and no point to die at.
+renaming and removing files and folders. Killed just before one is killed just after the one before. A write to a
+journal counts a second time, half done. The product knows nothing of this: audit events and a few wrapped functions of
+the child tell. An fsync changes nothing that a killed process leaves behind, so it is recorded and no point to die at.
 
 The children come from a process of their own that has the product imported and no threads: forking a test process is
 neither cheap nor safe.
@@ -12,9 +12,11 @@ neither cheap nor safe.
 import builtins
 import contextlib
 import ctypes
+import gc
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,8 +104,11 @@ class Commands:
         self._server.wait(PATIENCE_S)
         self._server.stdout.close()
 
-    def __call__(self, folder: Path, *arguments: str, kill_at: int | None = None) -> Tried:
-        """Run a command in a project's folder; with `kill_at`, kill it there."""
+    def __call__(self, folder: Path, *arguments: str, kill_at: int | str | None = None) -> Tried:
+        """Run a command in a project's folder; with `kill_at`, kill it there: at the n-th point, or by name.
+
+        A name is a pattern for `WHAT PATH`, like `rename .*/result.json`; the first that matches counts.
+        """
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         asked = {"folder": str(folder.resolve()), "arguments": arguments, "kill_at": kill_at}
@@ -122,6 +127,7 @@ def serve() -> None:
     _import_everything()
     assert threading.active_count() == 1, threading.enumerate()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    gc.freeze()  # what is here already need not be looked at, and so not copied, in any child
     for line in sys.stdin:
         print(json.dumps(_try(**json.loads(line))), flush=True)
 
@@ -135,7 +141,7 @@ def _import_everything() -> None:
     import rollouts.tables  # noqa: F401 - imported once, for all children
 
 
-def _try(folder: str, arguments: list[str], kill_at: int | None) -> Mapping[str, Any]:
+def _try(folder: str, arguments: list[str], kill_at: int | str | None) -> Mapping[str, Any]:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as steps:
         pid = os.fork()
         if not pid:
@@ -180,7 +186,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _child(
-    folder: str, arguments: list[str], kill_at: int | None, out: IO[bytes], err: IO[bytes], steps: IO[bytes]
+    folder: str, arguments: list[str], kill_at: int | str | None, out: IO[bytes], err: IO[bytes], steps: IO[bytes]
 ) -> NoReturn:
     code = 70
     try:
@@ -212,7 +218,7 @@ def _child(
 class Watch:
     """Sees every change that this process is about to make below its project, and kills it at the chosen one."""
 
-    def __init__(self, root: Path, kill_at: int | None, steps: int) -> None:
+    def __init__(self, root: Path, kill_at: int | str | None, steps: int) -> None:
         self._root, self._kill_at, self._steps = f"{root}/", kill_at, steps
         self._boxes = f"{tempfile.gettempdir()}/rollouts-{os.getuid()}/"
         self._lock = threading.RLock()
@@ -235,10 +241,15 @@ class Watch:
         with self._lock:
             self._count += 1
             self.note(what, path, self._count, more)
-            if self._count == self._kill_at:
+            if self._is_last(f"{what} {path}"):
                 os.kill(os.getpid(), signal.SIGKILL)
                 signal.pause()
         return True
+
+    def _is_last(self, named: str) -> bool:
+        if isinstance(self._kill_at, str):
+            return re.fullmatch(self._kill_at, named) is not None
+        return self._count == self._kill_at
 
     def note(self, what: str, path: str, point: int | None = None, more: str = "") -> None:
         """Put it on record."""
@@ -248,7 +259,9 @@ class Watch:
             self._write(self._steps, line.encode())
 
     def half(self, write: Any, data: Any, path: str) -> None:
-        """The second point of a write: half of the bytes are there."""
+        """The second point of a write to a journal: half of the bytes are there. Nobody reads other files half done."""
+        if not path.endswith("/events.jsonl"):
+            return
         with self._lock:
             if self._count + 1 == self._kill_at:
                 write(bytes(data)[: len(bytes(data)) // 2])

@@ -1,5 +1,6 @@
 """What must be true of a project after its command was killed, and after the next command mended it."""
 
+import contextlib
 import json
 import shutil
 from collections import Counter
@@ -47,16 +48,8 @@ def copy_project(template: Path, folder: Path) -> Path:
 
 
 def batch_folders(folder: Path) -> list[Path]:
-    """Those of the benchmark, also ones that never began."""
-    return sorted(path for path in (folder / "data/rollouts/bench").glob("*") if path.is_dir())
-
-
-def read_state(batch: Path) -> BatchState | None:
-    """What the journal says; None when the batch was never fully made."""
-    journal = batch / "events.jsonl"
-    if not journal.exists() or not any(event["event"] == "batch" for event in read_journal(journal)):
-        return None
-    return BatchState.load(batch)
+    """Those of the benchmark. One that has no manifest never began."""
+    return sorted(path.parent for path in (folder / "data/rollouts/bench").glob("*/manifest.json"))
 
 
 def files_of(run: Path) -> dict[str, bytes]:
@@ -84,9 +77,8 @@ class Left:
         for batch in batch_folders(folder):
             for manifest in batch.glob("*manifest.json"):
                 json.loads(manifest.read_bytes())
-            state = read_state(batch)
-            for run_id, result in state.results.items() if state else ():
-                began = began or result.status is not Status.PENDING
+            began = True
+            for run_id, result in BatchState.load(batch).results.items():
                 files = files_of(folder / "data/runs" / run_id)
                 if result.status.is_end:
                     ended[run_id] = (result, files)
@@ -108,10 +100,44 @@ def check_readable(commands: Commands, folder: Path) -> None:
         assert "no batch" in summary.err or "nothing was run" in summary.err, f"summarize: {summary}"
 
 
+def finish(commands: Commands, folder: Path, left: Left) -> None:
+    """What a user does next: resume, or run again when there is nothing to resume."""
+    done = commands(folder, "resume", "bench")
+    if done.code == 2 and "no batch" in done.err:
+        assert not left.began, f"the batch cannot be found: {done}"
+        done = commands(folder, "run", "bench.toml")
+    assert done.code == 0, f"next command: {done}"
+
+
+@contextlib.contextmanager
+def naming(tried: Tried) -> Iterator[None]:
+    """Say after which kill something was wrong."""
+    try:
+        yield
+    except (AssertionError, OSError, ValueError) as exc:
+        raise AssertionError(f"after {tried}\n  {type(exc).__name__}: {exc}") from exc
+
+
+def check_scored(folder: Path, left: Left) -> None:
+    """Every run has its verdict, and one that was there before is the same."""
+    (batch,) = batch_folders(folder)
+    manifest = json.loads((batch / "eval_manifest.json").read_bytes())
+    assert manifest["finished_at"], "eval_manifest.json is not finished"
+    same("outcomes", {line["outcome"] for line in manifest["results"]}, {"resolved"})
+    found = {
+        line["run_id"]: (folder / line["run_dir"] / "evaluation_results.json").read_bytes()
+        for line in manifest["results"]
+    }
+    same("scored runs", set(found), set(BatchState.load(batch).results))
+    same("outcomes of runs", {json.loads(content)["outcome"] for content in found.values()}, {"resolved"})
+    for run_id, content in left.verdicts.items():
+        assert found[run_id] == content, f"{run_id} was scored again"
+
+
 def check_whole(folder: Path, left: Left) -> None:
     """Every run ended once and well, everything derived is what the journal says, and nothing temporary is left."""
-    states = {batch: state for batch in batch_folders(folder) if (state := read_state(batch))}
-    assert states, "no batch at all"
+    states = {batch: BatchState.load(batch) for batch in batch_folders(folder)}
+    same("batches", len(states), 1)
     for batch, state in states.items():
         _check_batch(folder, batch, state)
     results = {run_id: result for state in states.values() for run_id, result in state.results.items()}
@@ -171,7 +197,9 @@ def temporaries(folder: Path) -> list[str]:
     """Everything under data/ that nobody should find there, the cache aside."""
     data = folder / "data"
     found = (path.relative_to(data) for path in data.rglob("*") if not path.is_relative_to(data / "cache"))
-    return sorted(str(path) for path in found if path.name.startswith(".") and path.name not in LOCKS)
+    hidden = (str(path) for path in found if path.name.startswith(".") and path.name not in LOCKS)
+    unbegun = [path.name for path in (data / "rollouts/bench").glob("*") if not (path / "manifest.json").exists()]
+    return sorted(path for path in hidden if not any(stamp in path for stamp in unbegun))
 
 
 def go_through(points: Iterator[int], one: Callable[[int], Tried]) -> None:

@@ -18,6 +18,7 @@ from rollouts.errors import BackendUnavailable, ConfigError, ExitCode, Interrupt
 from rollouts.eval_manifest import MANIFEST, EvalManifest, Evaluated, manifest_head
 from rollouts.evaluation import eval_lock, lines_so_far, open_recorder
 from rollouts.execute import execute_run
+from rollouts.leftovers import sweep
 from rollouts.outage import Outage
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
@@ -67,6 +68,7 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener, *, score: bool = F
     With `score` each run is scored as soon as it ends, in its slot, while others still run.
     """
     listener.planned(plan)
+    sweep(root)
     with _working(plan, root, listener, score=score) as work:
         text = plan.config.read_bytes()
         batch = Batch.create(root, plan.benchmark.name, _header(plan, work.backend, text), plan.specs, text)
@@ -75,6 +77,7 @@ def run_batch(plan: Plan, root: DataRoot, listener: Listener, *, score: bool = F
 
 def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, listener: Listener) -> BatchOutcome:
     """Do what is missing of a batch, and touch nothing that is finished."""
+    sweep(root)
     batch = Batch.open(root, place)
     try:
         resumption = plan_resume(root, place, batch.state, options)

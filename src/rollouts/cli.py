@@ -7,20 +7,22 @@ import json
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from rollouts import __version__
-from rollouts.errors import ExitCode, RolloutsError
-from rollouts.terminal import printable, printable_json, printable_line, silence
+from rollouts.errors import ConfigError, ExitCode, RolloutsError
+from rollouts.terminal import counted, printable, printable_json, printable_line, silence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rollouts.batch import BatchOutcome
     from rollouts.console import RunConsole
+    from rollouts.pruning import OldBatch
     from rollouts.resuming import ResumeOptions
     from rollouts.store import DataRoot
 
@@ -331,6 +333,58 @@ def doctor(as_json: Json = False, data_dir: DataDir = DATA) -> None:
     else:
         show_findings(findings)
     _exit(exit_code_of(findings))
+
+
+@app.command()
+def clean(
+    images: Annotated[bool, typer.Option("--images", help="Also remove images that can be built again.")] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--runs-older-than", metavar="AGE", help="Also delete batches older than this, like 30d or 12h."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete data without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    as_json: Json = False,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Remove what killed processes left behind; on request also images, and old batches with their runs."""
+    from rollouts import cleaning, tables
+    from rollouts.pruning import parse_age
+
+    age_s = parse_age(older_than) if older_than is not None else None
+    if age_s is not None and not yes and not dry_run and not (sys.stdin and sys.stdin.isatty()):
+        raise ConfigError("--runs-older-than: this deletes data, and there is no terminal to ask on; give --yes")
+    _log_to(_say)
+    outcome = cleaning.clean(
+        _root(data_dir),
+        cleaning.CleanOptions(dry_run, images, age_s),
+        agreed=lambda old: yes or _agreed(old),
+        told=partial(tables.show_removed, dry_run=dry_run, silent=as_json),
+        warn=_say,
+    )
+    for text in outcome.failed:
+        _say(f"cannot be removed: {text}")
+    if as_json:
+        _print_json(outcome.to_json())
+    else:
+        tables.show_cleaned(outcome.removed, dry_run=dry_run)
+    _exit(outcome.exit_code)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"[rollouts] {printable(text)}", err=True)
+
+
+def _agreed(old: "Sequence[OldBatch]") -> bool:
+    from rollouts.tables import shown_size
+
+    batches, runs = sum(len(each.folders) for each in old), sum(len(each.runs) for each in old)
+    size = shown_size(sum(each.bytes for each in old))
+    try:
+        question = f"Delete {counted(batches, 'batch', 'batches')} with {counted(runs, 'run')}, {size}?"
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
 
 
 def _root(data_dir: Path) -> "DataRoot":

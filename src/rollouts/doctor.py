@@ -38,7 +38,8 @@ def _git() -> Finding:
     path = shutil.which("git")
     if path is None:
         return Finding("git", False, "not found", "install git: tasks are prepared and patches made with it")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout.strip()
+    command = [path, "--version"]
+    version = subprocess.run(command, capture_output=True, text=True, timeout=30, start_new_session=True).stdout.strip()
     return Finding("git", True, version.removeprefix("git version "))
 
 

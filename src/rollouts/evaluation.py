@@ -16,6 +16,7 @@ from rollouts.backends.base import Backend
 from rollouts.config import Benchmark, choose_backend, choose_docker_settings, load_benchmark
 from rollouts.errors import ConfigError, ExitCode, JobCancelled, SandboxFailed
 from rollouts.eval_manifest import EvalManifest, Evaluated, manifest_head, mean_score
+from rollouts.leftovers import sweep
 from rollouts.locks import held
 from rollouts.outage import Outage
 from rollouts.prepare import Preparation
@@ -91,6 +92,7 @@ def eval_lock(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, listener: EvalListener) -> EvalOutcome:
     """Score every ended run of a batch that has no verdict yet, or all with `force`."""
+    sweep(root)
     state = BatchState.load(place.folder)
     benchmark = load_benchmark(options.config or place.folder / "config.toml")
     used = benchmark.model_copy(update={"backend": state.header.get("backend", benchmark.backend)})

@@ -58,15 +58,16 @@ class RunFolder:
     def _put_aside(self, earlier: int) -> None:
         """An attempt is never overwritten. One that was being put aside when its process died is put aside whole."""
         left = [self.path / name for name in _OF_ONE_ATTEMPT if (self.path / name).exists()]
-        aside = self.path / "attempts" / str(earlier)
-        while any((aside / path.name).exists() for path in left):
-            earlier += 1
-            aside = self.path / "attempts" / str(earlier)
-        if left:
-            make_folder(aside)
-            for path in left:
-                path.rename(aside / path.name)
-            sync_folder(aside)
+        if not left:
+            return
+        attempts = self.path / "attempts"
+        newest = max((int(path.name) for path in attempts.glob("*") if path.name.isdecimal()), default=0)
+        is_half_done = newest > 0 and not any((attempts / str(newest) / path.name).exists() for path in left)
+        aside = attempts / str(newest if is_half_done else max(earlier, newest + 1))
+        make_folder(aside)
+        for path in left:
+            path.rename(aside / path.name)
+        sync_folder(aside)
 
     def note(self, text: str) -> None:
         """A line in `sandbox.log`."""

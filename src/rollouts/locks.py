@@ -13,16 +13,19 @@ from filelock import FileLock, Timeout
 from rollouts.errors import StoreError
 from rollouts.owner import Owner
 
+PATIENCE_S = 1.0
+"""How long to wait for whoever holds a lock just to put in order what a dead process left."""
+
 
 class WorkLock:
     """A lock that this process holds until `release`, or until it dies."""
 
-    def __init__(self, path: Path, doing: str) -> None:
-        """Raises StoreError at once when another process holds it; `doing` is what that process does then."""
+    def __init__(self, path: Path, doing: str, patience_s: float = PATIENCE_S) -> None:
+        """Raises StoreError when another process holds it; `doing` is what that process does then."""
         self.path = path
         self._lock = FileLock(path)
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=patience_s, poll_interval=0.02)
             path.write_text(Owner.current().encode())
         except Timeout:
             other = holder(path)

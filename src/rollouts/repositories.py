@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
@@ -72,7 +73,13 @@ def start_git(
     options = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
         return subprocess.run(
-            ["git", *options, *arguments], cwd=cwd, env=clean, input=data, capture_output=True, timeout=limit_s
+            ["git", *options, *arguments],
+            cwd=cwd,
+            env=clean,
+            input=data,
+            capture_output=True,
+            timeout=limit_s,
+            start_new_session=True,  # a Ctrl-C on the terminal is for us, and not for what we do meanwhile
         )
     except FileNotFoundError:
         raise ImageFailed("git is not installed here; install it to prepare tasks") from None
@@ -127,19 +134,28 @@ def _fetch(url: str, shown: str, path: Path) -> None:
     """Make or update a mirror. Credentials in the URL are used, and kept nowhere: not even in an argument."""
     import git  # heavy, and only tasks with a git_url need it
 
+    class OwnSession(git.Git):
+        """Out of reach of the terminal's signals."""
+
+        def execute(self, *arguments: Any, **options: Any) -> Any:
+            return super().execute(*arguments, start_new_session=True, **options)
+
+    class Repo(git.Repo):
+        GitCommandWrapperType = OwnSession
+
     environ = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": os.environ.get("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")}
     url, credentials = _split_credentials(url)
     environ |= credentials
     try:
         if path.exists():
-            repo = git.Repo(path)
+            repo = Repo(path)
             with repo.git.custom_environment(**environ):
                 repo.git.fetch("--prune", url, "+refs/*:refs/*", kill_after_timeout=FETCH_LIMIT_S)
         else:
             for left in path.parent.glob(f".cloning-{path.stem}-*"):  # by a process that was killed: we have the lock
                 shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f".cloning-{path.stem}-", dir=path.parent) as scratch:
-                mirror = git.Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
+                mirror = Repo.clone_from(url, Path(scratch) / "mirror", mirror=True, env=environ)
                 mirror.git.remote("set-url", "origin", shown)
                 (Path(scratch) / "mirror").rename(path)
     except git.GitError as exc:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from rollouts.files import (
     write_json,
     write_whole,
 )
-from rollouts.locks import WorkLock, holder, is_held
+from rollouts.locks import PATIENCE_S, WorkLock, holder, is_held
 from rollouts.mistakes import did_you_mean
 from rollouts.owner import Owner
 from rollouts.plan import RunSpec
@@ -147,12 +148,12 @@ class BatchState:
 class Batch:
     """A batch that this process works on: the only writer of its folder."""
 
-    def __init__(self, root: DataRoot, name: str, stamp: str) -> None:
+    def __init__(self, root: DataRoot, name: str, stamp: str, patience_s: float = PATIENCE_S) -> None:
         """Raises StoreError when another process works on it. To be closed, whatever happens."""
         self.root, self.name, self.stamp = root, name, stamp
         self.folder = root.rollouts / name / stamp
         self.state = BatchState()
-        self._work_lock = WorkLock(self.folder / ".lock", "works on this batch")
+        self._work_lock = WorkLock(self.folder / ".lock", "works on this batch", patience_s)
         self._lock = threading.Lock()
         self._texts: dict[str, str] = {}
         self._dirty = threading.Event()
@@ -197,9 +198,9 @@ class Batch:
         self._write_manifest()
 
     @staticmethod
-    def open(root: DataRoot, place: "BatchPlace") -> "Batch":
+    def open(root: DataRoot, place: "BatchPlace", patience_s: float = PATIENCE_S) -> "Batch":
         """Take a batch that is on disk, to go on with it or to leave it as it is."""
-        batch = Batch(root, place.name, place.stamp)
+        batch = Batch(root, place.name, place.stamp, patience_s)
         try:
             batch.state = BatchState.load(batch.folder)
             _restore(root, batch.folder, batch.state)
@@ -357,6 +358,15 @@ def creation_lock(root: DataRoot) -> FileLock:
     return FileLock(folder / "batches.lock")
 
 
+@cache
+def stamp_time(text: str) -> datetime | None:
+    """The instant that a stamp names; None for what is no stamp."""
+    with contextlib.suppress(ValueError):
+        if _STAMP.fullmatch(text):
+            return datetime.strptime(text, _STAMP_FORMAT).replace(tzinfo=UTC)
+    return None
+
+
 def refresh_abandoned(root: DataRoot) -> None:
     """Bring up to date what a process that died left behind its journal. Batches at work are left alone."""
     for place in batches(root):
@@ -364,7 +374,7 @@ def refresh_abandoned(root: DataRoot) -> None:
         with contextlib.suppress(StoreError, OSError):
             behind = journal.stat().st_mtime_ns >= manifest.stat().st_mtime_ns
             if behind or holder(place.folder / ".lock") is not None:
-                Batch.open(root, place).close()
+                Batch.open(root, place, patience_s=0).close()
 
 
 def _restore(root: DataRoot, folder: Path, state: BatchState) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rollouts.backends.base import Finding
 from rollouts.eval_manifest import Evaluated, mean_score
+from rollouts.leftovers import Removed
 from rollouts.results import Status
 from rollouts.summary import SummaryRow
 from rollouts.terminal import counted, printable_line, silence
@@ -141,6 +142,28 @@ def show_batches(rows: Iterable[dict[str, Any]]) -> None:
         cells = (row["name"], row["stamp"], row["state"], row["backend"], row["runs"], launched, finished)
         table.add_row(*(_cell(cell) for cell in cells))
     open_console(sys.stdout).print(table)
+
+
+def show_removed(removed: Removed, *, dry_run: bool, silent: bool = False) -> None:
+    """What `clean` says about one thing."""
+    if silent:
+        return
+    said = f"{'would remove' if dry_run else 'removed'} {removed.kind} {printable_line(removed.what)}"
+    said += f" with {counted(removed.runs, 'run')}" if removed.runs else ""
+    said += f" ({shown_size(removed.bytes)})" if removed.bytes is not None else ""
+    open_console(sys.stdout).print(Text(said), soft_wrap=True)
+
+
+def show_cleaned(removed: Sequence[Removed], *, dry_run: bool) -> None:
+    """Its last line."""
+    size = shown_size(sum(each.bytes or 0 for each in removed))
+    said = f"{'would remove' if dry_run else 'removed'} {counted(len(removed), 'thing')}, {size}"
+    open_console(sys.stdout).print(Text(said if removed else "nothing to remove"))
+
+
+def shown_size(size: int) -> str:
+    """For people."""
+    return f"{size / 1e6:.1f} MB"
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

@@ -33,9 +33,9 @@ def without_credentials(text: str) -> str:
     return _CREDENTIALS.sub(r"\1", text)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 run`, `2 runs`; or `2 batches`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
 
 
 def silence(stream: IO[str]) -> None:

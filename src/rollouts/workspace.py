@@ -215,7 +215,7 @@ def capture_patch(base_git: Path, tree: Path, outputs: Path) -> dict[str, Path]:
         script, tree = str(sandbox_file("capture.sh")), tree.parent.resolve() / tree.name
         command = ["sh", script, str(base_git.resolve()), str(tree), scratch]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=HANDOUT_LIMIT_S)
+            done = subprocess.run(command, capture_output=True, timeout=HANDOUT_LIMIT_S, start_new_session=True)
         except subprocess.TimeoutExpired:
             raise SandboxFailed(f"capturing the patch took more than {HANDOUT_LIMIT_S:.0f} s") from None
         if done.returncode:

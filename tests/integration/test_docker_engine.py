@@ -22,7 +22,7 @@ from rollouts.backends import docker as docker_module
 from rollouts.backends.base import Ended
 from rollouts.backends.docker import DockerBackend
 from rollouts.config import DockerSettings
-from rollouts.errors import BackendUnavailable, ImageFailed, SandboxFailed
+from rollouts.errors import BackendUnavailable, ImageFailed, JobCancelled, SandboxFailed
 from tests.boxes import (
     PATIENCE_S,
     TREE,
@@ -110,6 +110,25 @@ def test_an_image_without_git_ends_its_job_at_the_time_limit(lab: Lab, tmp_path:
     ran = lab.run_job(lab.job("echo x >x; sleep 60", image=image, timeout_s=1.0))
     assert ran.result.ended is Ended.TIMEOUT
     assert lab.tree_after(ran.patch) == {**TREE, "x": b"x\n"}
+
+
+@needs_engine
+def test_an_image_with_a_small_shell_does_as_it_is_asked_too(lab: Lab, tmp_path: Path, busybox: str) -> None:
+    image = make_image(tmp_path / "task", environment={"image": busybox})
+    running = lab.start("trap 'echo tidy >tidy; exit 0' TERM; echo started; while :; do sleep 0.1; done", image=image)
+    lab.backend.cancel()
+    ran = lab.ran(running)
+    assert ran.result.ended is Ended.CANCELLED
+    assert lab.tree_after(ran.patch) == {**TREE, "tidy": b"tidy\n"}
+
+
+@needs_engine
+def test_a_container_that_someone_else_stops_is_not_the_jobs_fault(lab: Lab) -> None:
+    running = lab.start("echo started; sleep 60")
+    with contextlib.closing(docker.from_env()) as client:
+        client.api.stop(containers_of(running.job.run_id)[0])
+    with pytest.raises(SandboxFailed, match="killed from outside"):
+        running.end()
 
 
 @needs_engine
@@ -203,6 +222,34 @@ def test_a_container_removed_from_outside_is_not_the_jobs_fault(lab: Lab) -> Non
         client.api.remove_container(containers_of(running.job.run_id)[0], force=True)
     with pytest.raises(SandboxFailed):
         running.end()
+
+
+@needs_engine
+def test_a_container_that_is_being_made_while_all_are_killed_is_removed_too(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(lab.backend, DockerBackend)
+    job, begun, go_on = lab.job("true"), threading.Event(), threading.Event()
+    api = lab.backend._api
+    make = api.create_container_from_config
+
+    def make_slowly(*arguments: object) -> object:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return make(*arguments)  # type: ignore[no-untyped-call] # docker's stubs lack it
+
+    lab.backend.prepare(job.image, Collector())
+    monkeypatch.setattr(api, "create_container_from_config", make_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        ended = pool.submit(lab.backend.run, job, Collector())
+        assert begun.wait(PATIENCE_S)
+        killed = pool.submit(lab.backend.kill)
+        wait_until(lab.backend.cancelled.is_set, "it is being killed")
+        go_on.set()
+        killed.result(PATIENCE_S)
+        with pytest.raises((JobCancelled, SandboxFailed)):
+            ended.result(PATIENCE_S)
+    wait_until(lambda: not containers_of(job.run_id), "the container is removed")
 
 
 @needs_engine

@@ -13,7 +13,9 @@ from rollouts.backends.base import (
     GRACE_S,
     HANDOUT_LIMIT_S,
     START_LIMIT_S,
+    STOP_LIMIT_S,
     BoxPaths,
+    Ended,
     Image,
     Job,
     Once,
@@ -122,10 +124,11 @@ def test_a_job_is_told_where_things_are() -> None:
 class Box:
     """A box whose time is moved by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **changes: object) -> None:
         self.now = 1000.0
         self.handout = Handout(folder, lambda: self.now, lambda data: None)
-        self.watch = Watch(job(), self.handout, lambda: self.now)
+        self.cancelled = threading.Event()
+        self.watch = Watch(job(**changes), self.handout, lambda: self.now, self.cancelled)
 
     def after(self, seconds: float) -> str | None:
         self.now += seconds
@@ -175,6 +178,74 @@ def test_a_job_that_never_ended_has_lasted_until_now(tmp_path: Path) -> None:
     box.say("begin")
     box.after(7)
     assert box.watch.duration_s() == 7
+
+
+def test_a_running_box_is_asked_to_end_and_then_has_its_time(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.say("begin")
+    assert not box.watch.wants_stop()
+    box.cancelled.set()
+    assert box.after(0) is None
+    assert box.watch.wants_stop()
+    box.watch.asked = True
+    assert not box.watch.wants_stop()
+    assert box.after(STOP_LIMIT_S - 1) is None
+    assert box.after(2) == "it did not end within 10 s of being asked to"
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.CANCELLED
+
+
+@pytest.mark.parametrize(("changes", "lines"), [({}, []), ({"capture": False}, ["begin"])])
+def test_a_box_that_has_nothing_to_hand_out_is_ended_at_once(
+    changes: dict[str, object], lines: list[str], tmp_path: Path
+) -> None:
+    box = Box(tmp_path, **changes)
+    for line in lines:
+        box.say(line)
+    box.cancelled.set()
+    assert not box.watch.wants_stop()
+    assert box.after(0) == "it was ended: everything stops"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cancelled", "capture", "ended"),
+    [
+        ([], True, True, Ended.CANCELLED),
+        (["ended 143 cancelled"], True, True, Ended.CANCELLED),
+        (["ended 143 cancelled", "done"], True, True, Ended.CANCELLED),
+        (["ended 143 cancelled", "done"], False, True, Ended.EXITED),
+        (["ended 0 exited"], True, True, Ended.EXITED),
+        (["ended 0 exited", "done"], True, True, Ended.EXITED),
+        (["ended 0 exited"], True, False, Ended.CANCELLED),
+        (["ended 0 exited", "done"], True, False, Ended.EXITED),
+        (["ended 124 timeout", "done"], True, True, Ended.TIMEOUT),
+    ],
+)
+def test_cancelled_is_what_ended_because_all_were_to_end(
+    lines: list[str], cancelled: bool, capture: bool, ended: Ended, tmp_path: Path
+) -> None:
+    """Also one without a patch that was still handing out: half of its results are none."""
+    box = Box(tmp_path, capture=capture)
+    box.say("begin")
+    box.after(100)
+    if cancelled:
+        box.cancelled.set()
+    for line in lines:
+        box.say(line)
+    assert box.watch.how_it_ended(out_of_memory=False) is ended
+
+
+def test_a_box_that_was_killed_at_its_limit_stays_a_timeout_when_all_are_to_end(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.say("begin")
+    box.after(100 + 2 * GRACE_S + 1)
+    box.cancelled.set()
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.TIMEOUT
+
+
+def test_a_box_lives_longer_by_itself_than_anyone_outside_would_let_it() -> None:
+    words = job().supervisor(PATHS, boxed=True, unpack=False, capture=False)
+    assert float(words[words.index("--ttl") + 1]) > START_LIMIT_S + job().hard_limit_s
+    assert float(words[words.index("--handout-ttl") + 1]) > HANDOUT_LIMIT_S
 
 
 def ask(once: Once, work: Callable[[], None], count: int) -> list[BaseException | None]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollouts.errors import StoreError
-from rollouts.files import Journal, move_whole, read_journal, write_json, write_whole
+from rollouts.files import Journal, make_folder, move_whole, read_journal, write_json, write_whole
 
 
 def no_space(*arguments: object, **options: object) -> Any:
@@ -59,6 +59,15 @@ def test_content_is_on_disk_before_its_name_and_the_name_before_the_return(
     steps = watched(monkeypatch)
     write_whole(tmp_path / "x", b"12345")
     assert steps == ["sync file of 5 bytes", "rename to x", "sync folder"]
+
+
+def test_new_folders_are_on_disk_from_the_top_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    make_folder(tmp_path / "a/b/c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a/b"]
+    make_folder(tmp_path / "a/b/c")
+    assert len(synced) == 3
 
 
 def test_a_moved_file_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,13 @@ def test_a_timeout_is_told_by_its_word(tmp_path: Path) -> None:
     assert handout.exit_code == 124
 
 
+def test_an_end_on_request_is_told_by_its_word(tmp_path: Path) -> None:
+    handout = read(b"@ begin\n@ ended 143 cancelled\n@ done\n", tmp_path)
+    assert handout.was_asked
+    assert not handout.timed_out
+    assert handout.exit_code == 143
+
+
 def test_content_that_looks_like_a_line_is_content(tmp_path: Path) -> None:
     content = marked(b"@ done\n@ done\n")
     data = b"@ begin\n@ ended 0 exited\n@ file diff.patch %d\n" % len(content) + content

@@ -25,9 +25,12 @@ ORDER = (
     "plan",
     "results",
     "owner",
+    "image_uses",
     "locks",
     "disks",
     "store",
+    "leftovers",
+    "pruning",
     "archive",
     "logs",
     "schedule",
@@ -37,9 +40,11 @@ ORDER = (
     "backends.bubblewrap",
     "backends.processes",
     "backends.local",
+    "backends.image_tree",
     "backends.docker_images",
     "backends.docker",
     "backends",
+    "cleaning",
     "agents.base",
     "agents.nop",
     "agents.oracle",
@@ -79,6 +84,7 @@ ORDER = (
     "console",
     "cli",
 )
+STARTERS = ("Popen", "run", "call", "check_call", "check_output")
 OWNERS = {
     "rich": ("console", "tables"),
     "typer": ("cli",),
@@ -188,3 +194,15 @@ def test_the_local_sandbox_loads_no_engine() -> None:
         "open_backend('local', DockerSettings(), Path('/tmp')).close()",
     )
     assert loaded_by("\n".join(lines)) & {"docker", "rich", "git", "modal"} == set()
+
+
+def test_every_program_is_started_out_of_reach_of_the_terminals_signals() -> None:
+    """A Ctrl-C goes to a terminal's whole process group: a copy or a capture under way must not die of it."""
+    found = 0
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name("subprocess"), attr=attr)) if attr in STARTERS:
+                    found += 1
+                    assert "start_new_session" in {word.arg for word in node.keywords}, f"{path}:{node.lineno}"
+    assert found > 4

@@ -32,7 +32,7 @@ class FakeScorer:
 
     def score(self, task: Task, patch: bytes, place: Place) -> Scored:
         self.asked += 1
-        place.outputs_dir.mkdir()
+        place.outputs_dir.mkdir(exist_ok=True)
         (place.outputs_dir / "x").write_text("x")
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

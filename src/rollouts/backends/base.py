@@ -30,6 +30,8 @@ BOX_TOOL_FILES = ("supervise.sh", "capture.sh")
 
 GRACE_S = 5.0
 """Between asking a job to end and killing it."""
+STOP_LIMIT_S = 10.0
+"""How long a box may take, once it was asked to end, to end its command and hand out what there is."""
 START_LIMIT_S = 120.0
 """How long a box may take until its supervisor says that the command begins."""
 HANDOUT_LIMIT_S = 120.0
@@ -150,6 +152,16 @@ class Job:
         """When a box is ended from outside, counted from the command's start, whatever happens inside."""
         return self.timeout_s + 2 * GRACE_S
 
+    @property
+    def ttl_s(self) -> float:
+        """When a box ends itself, should nobody be left outside: later than anyone outside would have done it."""
+        return START_LIMIT_S + self.hard_limit_s + HANDOUT_LIMIT_S
+
+    @property
+    def handout_ttl_s(self) -> float:
+        """The same from the command's end on."""
+        return 2 * HANDOUT_LIMIT_S
+
     def stdin(self, word: str) -> bytes:
         """What the supervisor reads first."""
         return f"{word}\n".encode() + (b"" if self.secret is None else f"{self.secret}\n".encode())
@@ -158,9 +170,13 @@ class Job:
         """The box's main process: our supervisor with the job's command in it."""
         options = [
             "--limit",
-            f"{self.timeout_s:.3f}".rstrip("0").rstrip("."),
+            _digits(self.timeout_s),
             "--grace",
-            f"{GRACE_S:g}",
+            _digits(GRACE_S),
+            "--ttl",
+            _digits(self.ttl_s),
+            "--handout-ttl",
+            _digits(self.handout_ttl_s),
             "--tools",
             paths.tools,
             "--cwd",
@@ -170,6 +186,11 @@ class Job:
         options += ["--secret"] * (self.secret is not None) + ["--stdout"] * (self.stdout is not None)
         options += ["--capture", paths.repo] if capture and self.capture else []
         return ["/bin/sh", f"{paths.tools}/supervise.sh", *options, "--", *self.argv]
+
+
+def _digits(seconds: float) -> str:
+    """As every `sleep` reads it."""
+    return f"{seconds:.3f}".rstrip("0").rstrip(".")
 
 
 class Ended(StrEnum):
@@ -291,7 +312,11 @@ class Backend(ABC):
         return {}
 
     def cancel(self) -> None:
-        """End every running job soon: what it did so far is its result. Later ones raise JobCancelled."""
+        """Ask every running job to end: what it did so far is its result. Later ones raise JobCancelled."""
+        self.cancelled.set()
+
+    def kill(self) -> None:
+        """End every box of this process at once and keep nothing: it is about to leave. Never raises."""
         self.cancelled.set()
 
     def close(self) -> None:
@@ -305,23 +330,62 @@ class Backend(ABC):
 class Watch:
     """Tells when a box must be ended from outside: the same rule for every backend."""
 
-    def __init__(self, job: Job, handout: Handout, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, job: Job, handout: Handout, clock: Callable[[], float], cancelled: threading.Event | None = None
+    ) -> None:
         self._job, self._handout, self._clock = job, handout, clock
+        self._cancelled = cancelled or threading.Event()
         self._started = clock()
+        self._stopping_since: float | None = None
+        self.asked = False
+        """Whether the box was asked to end; set by the backend when it has done so."""
         self.timed_out = False
         """Recorded before the box is killed: an exit code does not tell a timeout."""
+
+    def wants_stop(self) -> bool:
+        """Whether the box should be asked to end now, so that it hands out what its command did so far."""
+        runs = self._handout.began is not None and self._handout.ended_at is None
+        return self._cancelled.is_set() and self._job.capture and runs and not self.asked
 
     def overdue(self) -> str | None:
         """Why the box must end now, or None."""
         now, handout = self._clock(), self._handout
         if handout.broken:
             return f"the handout broke off: {handout.broken}"
+        if self._cancelled.is_set() and (unwilling := self._unwilling(now)):
+            return unwilling
         if handout.began is None:
             return "the box did not start in time" if now > self._started + START_LIMIT_S else None
         if handout.ended_at is None:
             self.timed_out = now > handout.began + self._job.hard_limit_s
             return "the job's time is over" if self.timed_out else None
         return "handing out took too long" if now > handout.ended_at + HANDOUT_LIMIT_S else None
+
+    def _unwilling(self, now: float) -> str | None:
+        """Why a box need not be waited for once all are to end: nothing is wanted of it, or it had its time."""
+        self._stopping_since = self._stopping_since or now
+        if not self._job.capture or self._handout.began is None:
+            return "it was ended: everything stops"
+        late = now > self._stopping_since + STOP_LIMIT_S
+        return f"it did not end within {STOP_LIMIT_S:g} s of being asked to" if late else None
+
+    def is_cancelled(self) -> bool:
+        """Whether it ended because all were to end. A command that ended by itself just before counts as what it is."""
+        handout = self._handout
+        told = handout.done or (handout.ended_at is not None and self._job.capture)
+        return self._cancelled.is_set() and not self.timed_out and (handout.was_asked or not told)
+
+    def was_stopped_by_others(self) -> bool:
+        """Whether someone else asked the supervisor to end: not us."""
+        return self._handout.was_asked and not self._cancelled.is_set()
+
+    def how_it_ended(self, *, out_of_memory: bool) -> Ended:
+        """The verdict, by our own record first."""
+        if out_of_memory:
+            return Ended.OUT_OF_MEMORY
+        if self.is_cancelled():
+            return Ended.CANCELLED
+        return Ended.TIMEOUT if self.is_timeout() else Ended.EXITED
 
     def is_timeout(self) -> bool:
         """By our own record, or by the supervisor's word where our clock agrees: a job could send it the signal."""

@@ -103,4 +103,4 @@ def works(isolation: Isolation) -> bool:
         return False
     dropped = ["setpriv", f"--reuid={FIRST_BOX_UID}", "--clear-groups", "--bounding-set=-all"]
     command = [*bubblewrap(isolation, network=False), "--", *(dropped if isolation is Isolation.ROOT else []), "true"]
-    return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=30, start_new_session=True).returncode == 0

@@ -18,13 +18,15 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import docker
 import requests
 import urllib3
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import LogConfig, Ulimit
 
 from rollouts.archive import unpack
@@ -33,6 +35,7 @@ from rollouts.backends.base import (
     BOX_TOOLS,
     Backend,
     BoxPaths,
+    BuiltImage,
     Ended,
     Finding,
     Image,
@@ -44,8 +47,10 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.docker_images import DockerImages
 from rollouts.backends.handout import Handout
+from rollouts.backends.image_tree import removable
 from rollouts.config import DockerSettings
 from rollouts.errors import BackendUnavailable, SandboxFailed
+from rollouts.image_uses import images_in_use
 from rollouts.owner import Owner
 
 log = logging.getLogger(__name__)
@@ -69,6 +74,8 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._making: set[str] = set()
+        """Jobs whose container is being made: it may be there before we know its id."""
         self._left: set[str] = set()
         """Containers that could not be removed, and runs that may have one of which the engine never told."""
 
@@ -142,14 +149,9 @@ class DockerBackend(Backend):
 
     def run(self, job: Job, sink: LogSink) -> JobResult:
         """One container, removed when the result is freed."""
-        self._raise_if_cancelled()
+        container = self._make(job)
         try:
-            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
-            container: str = made["Id"]
-        except ENGINE_TROUBLE as exc:
-            self._left.add(job.run_id)
-            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
-        try:
+            self._raise_if_cancelled()
             return _Container(self, self._api, container, job, sink).run()
         except ENGINE_TROUBLE as exc:
             self._free(container)
@@ -157,6 +159,26 @@ class DockerBackend(Backend):
         except BaseException:
             self._free(container)
             raise
+
+    def _make(self, job: Job) -> str:
+        self._making.add(job.job_id)
+        try:
+            self._raise_if_cancelled()
+            return self._create(job)
+        except ENGINE_TROUBLE as exc:
+            self._left.add(job.run_id)
+            raise SandboxFailed(f"the container could not be made: {_explain(exc)}") from exc
+        finally:
+            self._making.discard(job.job_id)
+
+    def _create(self, job: Job) -> str:
+        config = self._config(job)
+        try:
+            made = self._api.create_container_from_config(config, None)  # type: ignore[no-untyped-call] # docker's stubs lack it
+        except ImageNotFound:  # removed by someone since it was built
+            self._images.build(job.image, lambda data: None)
+            made = self._api.create_container_from_config(config, None)  # type: ignore[no-untyped-call] # as above
+        return str(made["Id"])
 
     def _config(self, job: Job) -> dict[str, Any]:
         paths = self.paths(job.job_id, job.image)
@@ -211,6 +233,45 @@ class DockerBackend(Backend):
             self._remove(container["Id"])
         return [f"{container['Id'][:12]} ({container['Labels'].get(RUN_LABEL, '?')})" for container in left]
 
+    def kill(self) -> None:
+        """Remove all containers of this process, until there are none and none is being made."""
+        super().kill()
+        if "_api" not in self.__dict__:
+            return
+        deadline = time.monotonic() + END_LIMIT_S
+        own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+        with contextlib.suppress(*ENGINE_TROUBLE):
+            while (found := self._api.containers(all=True, filters=own)) or self._making:
+                if time.monotonic() > deadline:
+                    return
+                removers = [Thread(target=self._remove, args=(each["Id"],), daemon=True) for each in found]
+                for remover in removers:
+                    remover.start()
+                for remover in removers:
+                    remover.join()
+                time.sleep(0.05)
+
+    def removable_images(self) -> list[BuiltImage]:
+        """Those that no container, stopped or not, and no process of this data folder uses."""
+        with _telling():
+            listed = self._api.images(all=True)
+            used = [container["ImageID"] for container in self._api.containers(all=True)]
+        return removable(listed, used, images_in_use(self.cache_dir), time.time())
+
+    def remove_image(self, image: BuiltImage) -> bool:
+        """Without force: the engine keeps what a container uses by now."""
+        try:
+            self._api.remove_image(image.name)
+        except NotFound:
+            return True
+        except APIError as exc:
+            if exc.status_code == 409:
+                return False
+            raise SandboxFailed(_explain(exc)) from exc
+        except ENGINE_TROUBLE as exc:
+            raise SandboxFailed(_explain(exc)) from exc
+        return True
+
     def _free(self, container: str) -> None:
         self._teardown.submit(self._remove, container)
 
@@ -221,14 +282,16 @@ class DockerBackend(Backend):
         except NotFound:
             log.debug("container %s was gone already", container[:12])
         except ENGINE_TROUBLE as exc:
-            if "already in progress" in str(exc):
-                return  # another process of ours is at it
+            if isinstance(exc, APIError) and exc.status_code == HTTPStatus.CONFLICT:
+                return  # someone else is removing it
             log.warning("container %s could not be removed yet: %s", container[:12], _explain(exc))
             self._left.add(container)
 
     def close(self) -> None:
         """Wait until all containers are gone."""
         self._teardown.shutdown(wait=True)
+        if "_images" in self.__dict__:
+            self._images.close()
         self._remove_left()
         if "_api" in self.__dict__:
             self._api.close()
@@ -250,7 +313,7 @@ class _Container:
     def __init__(self, backend: DockerBackend, api: docker.APIClient, container: str, job: Job, sink: LogSink) -> None:
         self._backend, self._api, self._id, self._job, self._sink = backend, api, container, job, sink
         self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
-        self._watch = Watch(job, self._handout, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic, backend.cancelled)
         self._why: str | None = None
         self._frames = bytearray()
 
@@ -293,14 +356,21 @@ class _Container:
             next_look = time.monotonic() + LOOK_EVERY_S
             if kill_by is None and self._must_end():
                 kill_by = time.monotonic() + END_LIMIT_S
-                with contextlib.suppress(APIError):
-                    self._api.kill(self._id)
+                self._signal("KILL")
+            elif kill_by is None and self._watch.wants_stop():
+                self._watch.asked = True
+                self._signal("TERM")
             elif kill_by is not None and time.monotonic() > kill_by:
                 raise SandboxFailed(f"the engine did not end the container within {END_LIMIT_S:.0f} s")
 
     def _must_end(self) -> bool:
         self._why = self._watch.overdue()
-        return self._why is not None or self._backend.cancelled.is_set()
+        return self._why is not None
+
+    def _signal(self, name: str) -> None:
+        """To the init process, which passes it on to the supervisor. It may have ended meanwhile."""
+        with contextlib.suppress(APIError):
+            self._api.kill(self._id, signal=name)
 
     def _take(self, data: bytes) -> None:
         """The stream comes in frames: which pipe, how many bytes, the bytes."""
@@ -317,7 +387,6 @@ class _Container:
 
     def _result(self, started: float) -> JobResult:
         handout, watch = self._handout, self._watch
-        cancelled = self._backend.cancelled.is_set() and not handout.done
         fine = handout.done and handout.exit_code == 0
         state = {} if fine else self._final_state()
         out_of_memory = bool(state.get("OOMKilled")) and not watch.is_timeout()
@@ -325,15 +394,11 @@ class _Container:
             self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or state.get("Error") or f"exit code {state.get('ExitCode')}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        ours = handout.done or self._why is not None or out_of_memory or cancelled
+        told = handout.done and not watch.was_stopped_by_others()
+        ours = told or self._why is not None or out_of_memory or watch.is_cancelled()
         if not ours and self._was_killed(started):
             raise SandboxFailed("the container was killed from outside")
-        if out_of_memory:
-            ended = Ended.OUT_OF_MEMORY
-        elif cancelled:
-            ended = Ended.CANCELLED
-        else:
-            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
+        ended = watch.how_it_ended(out_of_memory=out_of_memory)
         outputs = dict(handout.files) if handout.done else {}
         lost = self._job.capture and "diff.patch" not in outputs
         return JobResult(

@@ -22,15 +22,16 @@ from docker.utils.build import exclude_paths
 from filelock import FileLock
 
 from rollouts.backends.base import BOX_APP, BOX_HOME, BOX_TOOL_FILES, BOX_TOOLS, Image, LogSink, sandbox_file
+from rollouts.backends.image_tree import BUILDING_LABEL, IMAGE_LABEL
 from rollouts.digests import digest_of
 from rollouts.errors import ImageFailed, JobCancelled, SandboxFailed
+from rollouts.image_uses import ImageUses
 from rollouts.logs import LogFile
 from rollouts.store import shown_path
 
 RECIPE = 2
 """Part of every name: raise it when the way images are built changes."""
 DEFAULT_USER = "1000:1000"
-IMAGE_LABEL = "rollouts.image"
 CHOSEN_DOCKERFILE = ".rollouts.Dockerfile"
 """What a build reads, whatever else the context holds."""
 BUILD_TAIL_LINES = 8
@@ -56,6 +57,11 @@ class DockerImages:
         self._cancelled = cancelled
         self._slots = threading.Semaphore(BUILDS_AT_ONCE)
         self._tags: dict[str, str] = {}
+        self._uses = ImageUses(cache_dir)
+
+    def close(self) -> None:
+        """Nobody here needs an image any more."""
+        self._uses.close()
 
     def tag(self, image: Image) -> str:
         """The name of an image that was built."""
@@ -86,7 +92,8 @@ class DockerImages:
             parent = tag
         tag = self._install_tag(image, identity)
         if tag and image.install:
-            lines = f"FROM {parent}\nUSER root\nRUN {json.dumps(['sh', '-c', image.install])}\n"
+            lines = f"FROM {parent}\nLABEL {BUILDING_LABEL}={tag}\nUSER root\n"
+            lines += f"RUN {json.dumps(['sh', '-c', image.install])}\n"
             user = self._config(parent).get("User")
             lines += f"USER {user}\n" if user else ""
             context = partial(_context, {CHOSEN_DOCKERFILE: lines.encode()})
@@ -94,7 +101,7 @@ class DockerImages:
             parent = tag
         tag = self._task_tag(image, identity)
         user = image.user or self._config(parent).get("User") or DEFAULT_USER
-        self._build(tag, partial(_task_context, image, parent, user), sink, f"task {image.task_id}")
+        self._build(tag, partial(_task_context, image, parent, user, tag), sink, f"task {image.task_id}")
         self._tags[image.digest()] = tag
 
     def _dockerfile_tag(self, image: Image, parent_id: str) -> str | None:
@@ -139,6 +146,7 @@ class DockerImages:
         self, tag: str, context: Context, sink: LogSink, what: str, buildargs: dict[str, str] | None = None
     ) -> str:
         """One build even if several processes ask: the later ones find the image when they get the lock."""
+        self._uses.add(tag)
         known = self._identity(tag)
         if known:
             return known
@@ -216,11 +224,12 @@ def _dockerfile_context(image: Image) -> IO[bytes]:
     return out
 
 
-def _task_context(image: Image, parent: str, user: str) -> IO[bytes]:
+def _task_context(image: Image, parent: str, user: str, tag: str) -> IO[bytes]:
     named = ":" not in user and not user.isdecimal()
     owner = f"{user}:0" if named else user  # for a bare name the engine wants a group of that name too
     lines = [
         f"FROM {parent}",
+        f"LABEL {BUILDING_LABEL}={tag}",
         _copy("app", BOX_APP, owner),
         _copy("repo", image.workdir, owner),
         _copy("home", BOX_HOME, owner),

@@ -11,6 +11,7 @@ OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 """The most a box may hand out; above it the rest is not read and the run says so."""
 NAMES = ("diff.patch", "notes.md", "skipped.txt", "results.xml")
 """The files a box may hand out; their names become paths, so no others are taken."""
+HOW = ("exited", "timeout", "cancelled")
 LONGEST_LINE = 4096
 _NEWLINE = ord("\n")
 _NUMBER = re.compile("[0-9]{1,15}")
@@ -111,7 +112,8 @@ class Handout:
     began: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
-    timed_out: bool = False
+    how: str | None = None
+    """How the supervisor says that the command came to its end: one of `HOW`."""
     done: bool = False
     broken: str | None = None
     files: dict[str, Path] = field(default_factory=dict)
@@ -120,6 +122,16 @@ class Handout:
     _open: BinaryIO | None = None
     _left: int = 0
     _total: int = 0
+
+    @property
+    def timed_out(self) -> bool:
+        """The supervisor ended the command at its time limit."""
+        return self.how == "timeout"
+
+    @property
+    def was_asked(self) -> bool:
+        """The supervisor ended the command because it was sent SIGTERM."""
+        return self.how == "cancelled"
 
     def __post_init__(self) -> None:
         self._lines = OwnLines(self.word)
@@ -178,10 +190,10 @@ class Handout:
 
     def _take_end(self, rest: str) -> None:
         code, _, how = rest.partition(" ")
-        if not _NUMBER.fullmatch(code) or int(code) > 255 or how not in ("exited", "timeout"):
+        if not _NUMBER.fullmatch(code) or int(code) > 255 or how not in HOW:
             self.broken = f"an unexpected end {rest[:80]!r}"
             return
-        self.ended_at, self.exit_code, self.timed_out = self.clock(), int(code), how == "timeout"
+        self.ended_at, self.exit_code, self.how = self.clock(), int(code), how
 
     def _take_file(self, rest: str) -> None:
         name, _, size = rest.partition(" ")

@@ -39,7 +39,7 @@ from rollouts.backends.base import (
 )
 from rollouts.backends.bubblewrap import FIRST_BOX_UID, USER_UID, Isolation, bubblewrap, mounts, works
 from rollouts.backends.handout import Handout
-from rollouts.backends.processes import kill_marked, memory_bytes
+from rollouts.backends.processes import box_main, kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
 from rollouts.files import remove_tree
@@ -66,6 +66,8 @@ class LocalBackend(Backend):
         super().__init__(settings, cache_dir)
         self._wanted = isolation
         self._told = False
+        self._open: dict[Path, int] = {}
+        """Boxes that run, each with the process group that it is."""
         self._teardown = ThreadPoolExecutor(2, thread_name_prefix="teardown")
         self._boxes = Path(tempfile.gettempdir()) / f"rollouts-{os.getuid()}"
 
@@ -222,6 +224,18 @@ class LocalBackend(Backend):
             _remove(box)
         return [str(box) for box in left]
 
+    def kill(self) -> None:
+        """Kill first, tidy up then: there may be no time left for that."""
+        super().kill()
+        boxes = dict(self._open)
+        for box, group in boxes.items():
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
+            if self.isolation is Isolation.NONE:
+                kill_marked(box.name)
+        for box in boxes:
+            _remove(box)
+
     def _free(self, box: Path) -> None:
         self._teardown.submit(_remove, box)
 
@@ -236,12 +250,13 @@ class _BoxProcess:
     def __init__(self, backend: LocalBackend, box: Path, job: Job, sink: LogSink) -> None:
         self._backend, self._box, self._job, self._sink = backend, box, job, sink
         self._handout = Handout(job.outputs_dir, time.monotonic, job.stdout or sink)
-        self._watch = Watch(job, self._handout, time.monotonic)
+        self._watch = Watch(job, self._handout, time.monotonic, backend.cancelled)
         self._out_of_memory = False
         self._why: str | None = None
         self._plain = backend.isolation is Isolation.NONE
 
     def run(self, command: list[str], env: dict[str, str]) -> JobResult:
+        self._backend._raise_if_cancelled()
         process = subprocess.Popen(
             command,
             env=env,
@@ -251,6 +266,7 @@ class _BoxProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self._backend._open[self._box] = process.pid
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -284,6 +300,8 @@ class _BoxProcess:
                     next_look = time.monotonic() + LOOK_EVERY_S
                     if self._must_end(process.pid):
                         return
+                    if self._watch.wants_stop():
+                        self._ask_to_end(process.pid)
 
     def _drain(self, process: subprocess.Popen[bytes]) -> None:
         """What was written just before the end is still in the pipes; a process that got away may write for ever."""
@@ -300,7 +318,15 @@ class _BoxProcess:
         if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
-        return self._why is not None or self._backend.cancelled.is_set()
+        return self._why is not None
+
+    def _ask_to_end(self, pid: int) -> None:
+        """The supervisor, not bubblewrap around it: that one would end the box."""
+        supervisor = pid if self._plain else box_main(pid)
+        if supervisor is not None:
+            self._watch.asked = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -309,22 +335,17 @@ class _BoxProcess:
         if self._plain:
             kill_marked(self._box.name)
         process.wait()
+        self._backend._open.pop(self._box, None)
 
     def _result(self, returncode: int) -> JobResult:
         handout, watch = self._handout, self._watch
-        cancelled = self._backend.cancelled.is_set() and not handout.done
         if handout.began is None and not self._out_of_memory:
             self._backend._raise_if_cancelled()
             said = "; ".join(handout.notes) or self._why or f"exit code {returncode}"
             raise SandboxFailed(f"the sandbox did not start: {said}")
-        if self._why is None and not handout.done and not cancelled and returncode < 0:
+        if self._why is None and not handout.done and not watch.is_cancelled() and returncode < 0:
             raise SandboxFailed(f"the sandbox was killed from outside (signal {-returncode})")
-        if self._out_of_memory:
-            ended = Ended.OUT_OF_MEMORY
-        elif cancelled:
-            ended = Ended.CANCELLED
-        else:
-            ended = Ended.TIMEOUT if watch.is_timeout() else Ended.EXITED
+        ended = watch.how_it_ended(out_of_memory=self._out_of_memory)
         return JobResult(
             ended=ended,
             exit_code=handout.exit_code if ended is Ended.EXITED else None,
@@ -343,7 +364,8 @@ def _program(name: str) -> str:
 
 def _copy(tree: Path, target: Path) -> None:
     """`cp` copies thousands of files in the time that Python needs for hundreds."""
-    done = subprocess.run(["cp", "-R", "-p", "-P", str(tree), str(target)], capture_output=True, text=True)
+    command = ["cp", "-R", "-p", "-P", str(tree), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
     if done.returncode:
         raise SandboxFailed(f"cannot copy the task's source: {' '.join(done.stderr.split())[:300]}")
 

@@ -12,9 +12,34 @@ def _descendants(pid: int) -> Iterator[int]:
     while pending:
         parent = pending.pop()
         yield parent
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{parent}/task").iterdir():
-                pending += map(int, (thread / "children").read_text().split())
+        pending += _children(parent)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def box_main(bubblewrap_pid: int) -> int | None:
+    """The first process that bubblewrap started in a box, by its pid out here.
+
+    Bubblewrap is two processes: one out here, and the box's first one, which also inherits the box's orphans.
+    """
+    inside = _children(bubblewrap_pid)
+    candidates = _children(inside[0]) if inside else []
+    return next((pid for pid in candidates if _pid_inside(pid) == 2), None)
+
+
+def _pid_inside(pid: int) -> int | None:
+    """A process's pid as it sees itself."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return None
 
 
 def memory_bytes(pid: int) -> int:

@@ -119,7 +119,8 @@ class Recorder:
         self, result: RunResult, task: Task, folder: Path, batch: str, echo: Callable[[bytes], None]
     ) -> tuple[bytes, Scored]:
         log_path, outputs = folder / "logs" / "eval.log", folder / ".scoring"
-        log_path.parent.mkdir(parents=True, exist_ok=True)
+        for place in (log_path.parent, outputs):  # the second marks that the first may hold something temporary
+            place.mkdir(parents=True, exist_ok=True)
         log_path.unlink(missing_ok=True)
         log, scrub = LogFile(log_path, self._secrets), Scrubber(self._secrets)
 
@@ -132,9 +133,9 @@ class Recorder:
             sink(f"\n[scored] {scored.outcome}, score {scored.total_score}\n".encode())
             return patch, scored
         finally:
-            shutil.rmtree(outputs, ignore_errors=True)
             echo(scrub.rest())
             log.close()
+            shutil.rmtree(outputs, ignore_errors=True)
 
     def _scored(self, result: RunResult, task: Task, folder: Path, place: Place) -> tuple[bytes, Scored]:
         patch = folder / "artifacts" / "diff.patch"
