@@ -82,7 +82,7 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> list[str]:
     skipped: list[str] = []
     total = kept = count = 0
     while (member := archive.next()) is not None:
-        archive.members.clear()  # it would keep them all
+        archive.members.clear()  # type: ignore[attr-defined] # not in typeshed; it would keep them all
         count, total = count + 1, total + max(0, member.size)
         kept += member.size if 0 < member.size <= LARGE_BYTES else 0
         if count > MAX_MEMBERS or kept > MAX_BYTES or total > MAX_STREAM_BYTES:

@@ -430,7 +430,7 @@ class _Container:
         told = handout.done and not watch.was_stopped_by_others()
         ours = told or self._why is not None or out_of_memory or watch.is_cancelled()
         if not ours and self._was_killed(started):
-            raise SandboxFailed("the container was killed from outside")
+            raise SandboxFailed("the container was killed from outside, or its engine was")
         ended = watch.how_it_ended(out_of_memory=out_of_memory)
         outputs = dict(handout.files) if handout.done else {}
         lost = self._job.capture and "diff.patch" not in outputs
@@ -456,14 +456,18 @@ class _Container:
             time.sleep(0.02)
 
     def _was_killed(self, started: float) -> bool:
-        """The supervisor is gone without a word. If someone killed the container, the engine has seen it."""
+        """The supervisor is gone without a word. If someone killed the container, the engine has seen it.
+
+        An engine that has not even seen it end was not there: it was started again since, and forgot all it had seen.
+        """
         events = self._api.events(
             since=int(started) - 1,
             until=int(time.time()) + 1,
-            filters={"container": self._id, "event": ["kill", "stop"]},
+            filters={"container": self._id, "event": ["die", "kill", "stop"]},
             decode=True,
         )
-        return bool(list(events))
+        seen = {event["Action"] for event in events}
+        return "die" not in seen or not seen.isdisjoint(("kill", "stop"))
 
     def _take_out(self) -> Path:
         """Get the repository out of the stopped container, so that the patch can be made outside."""
