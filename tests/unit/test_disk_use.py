@@ -36,7 +36,12 @@ def test_boxes_are_looked_at_together_and_again_only_after_a_while(monkeypatch: 
     looks = list[int]()
     monkeypatch.setattr(disk_use, "LOOK_EVERY_S", 1000.0)
     monkeypatch.setattr(disk_use, "LONGEST_PAUSE_S", 1000.0)
-    use = DiskUse(lambda: looks.append(1) or {"a": 1, "b": 2})  # type: ignore[func-returns-value]
+
+    def measure() -> Mapping[str, int]:
+        looks.append(1)
+        return {"a": 1, "b": 2}
+
+    use = DiskUse(measure)
     wait_until(lambda: use.bytes_of("a") == 1 and use.bytes_of("b") == 2, "the first look is over")
     assert [use.bytes_of("a") for _ in range(100)] == [1] * 100
     assert looks == [1]
@@ -52,6 +57,11 @@ def test_a_look_that_fails_changes_nothing_and_the_next_one_counts() -> None:
         return next_one
 
     use = DiskUse(measure)
-    seen = {use.bytes_of("a")}
-    wait_until(lambda: seen.add(use.bytes_of("a")) or 2 in seen, "the look after the failed one")  # type: ignore[func-returns-value]
+    seen = {0}
+
+    def is_over() -> bool:
+        seen.add(use.bytes_of("a"))
+        return 2 in seen
+
+    wait_until(is_over, "the look after the failed one")
     assert seen <= {0, 1, 2}
