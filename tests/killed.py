@@ -107,6 +107,7 @@ def finish(commands: Commands, folder: Path, left: Left) -> None:
         assert not left.began, f"the batch cannot be found: {done}"
         done = commands(folder, "run", "bench.toml")
     assert done.code == 0, f"next command: {done}"
+    same("boxes left behind", commands.boxes(), [])
 
 
 @contextlib.contextmanager
@@ -202,7 +203,14 @@ def temporaries(folder: Path) -> list[str]:
     return sorted(path for path in hidden if not any(stamp in path for stamp in unbegun))
 
 
-def go_through(points: Iterator[int], one: Callable[[int], Tried]) -> None:
+def came_through(tried: Tried) -> bool:
+    """Whether it was not killed: then there are no more points."""
+    return not tried.was_killed
+
+
+def go_through(
+    points: Iterator[int], one: Callable[[int], Tried], until: Callable[[Tried], bool] = came_through
+) -> None:
     """Try each point until a command comes through, and tell all that went wrong at once."""
     wrong = []
     for point in points:
@@ -211,6 +219,8 @@ def go_through(points: Iterator[int], one: Callable[[int], Tried]) -> None:
             tried = one(point)
         except AssertionError as exc:
             wrong.append(f"point {point}: {exc}")
-        if tried is not None and not tried.was_killed:
+        if tried is not None and until(tried):
             break
+    else:
+        wrong.append("no command came through")
     assert not wrong, f"{len(wrong)} points went wrong:\n" + "\n".join(wrong)

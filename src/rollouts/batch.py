@@ -290,8 +290,10 @@ class _Running:
         self._listener.started(begun)
         echo = _echo(self._listener, run_id)
         finished = execute_run(spec, begun, self._root.runs / run_id, self._preparation, self._backend, echo)
-        self._batch.ended(finished.result)
-        finished.free()
+        try:
+            self._batch.ended(finished.result)
+        finally:
+            finished.free()
         return finished.result
 
     def _has_room(self) -> bool:

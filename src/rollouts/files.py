@@ -22,6 +22,11 @@ TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
 """What `write_whole` calls a file that is not complete yet; the number is its process."""
 
 
+def cannot_write(path: Path, exc: OSError) -> StoreError:
+    """What stops the program when the disk is full, or the folder not ours."""
+    return StoreError(f"{path}: cannot be written: {exc.strerror or exc}")
+
+
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Put `content` at `path`: readers find the old file or the new one, never a part.
 
@@ -40,7 +45,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     except OSError as exc:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise StoreError(f"{path}: cannot be written: {exc.strerror}") from exc
+        raise cannot_write(path, exc) from exc
 
 
 def write_json(path: Path, value: object) -> None:
@@ -142,7 +147,7 @@ class Journal:
                     os.fsync(self._descriptor)
             except OSError as exc:
                 os.ftruncate(self._descriptor, start)
-                raise StoreError(f"{self.path}: cannot be written: {exc.strerror}") from exc
+                raise cannot_write(self.path, exc) from exc
 
     def close(self) -> None:
         """Give the file back."""
