@@ -15,7 +15,7 @@ PIP := $(BIN) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.rollouts-setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench lock clean-venv
+.PHONY: help setup demo test soak lint format types bench lock clean-venv
 
 # The stamp holds the checkout's place: a copied or moved checkout sets up again instead of using the old one's code. So
 # does one whose Python is gone.
@@ -36,6 +36,9 @@ demo: $(STAMP) ## run and score configs/hello.toml in local sandboxes and show t
 
 test: $(STAMP) ## run the tests; PYTEST_ARGS="-k name" for some of them
 	$(BIN) -m pytest $(PYTEST_ARGS)
+
+soak: $(STAMP) ## the long tests: 200 runs killed again and again, gigabytes of output (ten minutes, root, dockerd)
+	ROLLOUTS_SOAK=full $(BIN) -m pytest tests/e2e/test_soak.py tests/integration/test_output_flood.py
 
 lint: $(STAMP) ## check style and formatting
 	$(BIN) -m ruff check

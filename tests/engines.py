@@ -6,6 +6,7 @@ another engine, and nothing of it outlives the test, however that ends.
 
 import contextlib
 import io
+import ipaddress
 import os
 import shutil
 import signal
@@ -181,6 +182,15 @@ class OwnEngine:
             self._holder.wait()
         _remove_cgroups(self._cgroup)
         _remove_folder(self.folder)
+
+    def serve(self, folder: Path, port: int) -> str:
+        """Have boxes with a network read files of that folder by HTTP; returns where. It ends with the engine."""
+        (holder,) = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        server = ["busybox", "httpd", "-p", str(port), "-h", str(folder)]
+        subprocess.run(["nsenter", f"--target={holder}", "--pid", "--mount", "--net", *server], check=True)
+        with self.client() as client:
+            subnet = client.inspect_network("bridge")["IPAM"]["Config"][0]["Subnet"]
+        return f"{ipaddress.ip_network(subnet)[1]}:{port}"  # the engine's own end of the bridge
 
     # --- content -------------------------------------------------------------------------------------------------
 

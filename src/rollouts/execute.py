@@ -19,6 +19,10 @@ from rollouts.store import now
 from rollouts.workspace import Changes, capture_patch, count_changes, repo_info
 
 LAST_WORDS_BYTES = 4096
+NOTES_LIMIT_BYTES = 1024 * 1024
+"""Of what the agent wrote about its work."""
+NAMES_SHOWN, NAMES_LIMIT_BYTES = 100, 64 * 1024
+"""Of files that were left out of a patch."""
 _OF_ONE_ATTEMPT = ("artifacts", "logs", "result.json", "evaluation_results.json", "scoring_results.md")
 _STATUS = {
     Ended.TIMEOUT: Status.TIMEOUT,
@@ -168,8 +172,7 @@ def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
     if "diff.patch" not in outputs and ended.workspace is not None:
         outputs |= capture_patch(base_git, ended.workspace, run.outputs)
     if "skipped.txt" in outputs:
-        names = outputs["skipped.txt"].read_text(errors="replace").splitlines()
-        run.note(f"left out of the patch: {', '.join(names)}")
+        run.note(f"left out of the patch: {_shortened(outputs['skipped.txt'])}")
     _keep_notes(run, outputs.get("notes.md"))
     if "diff.patch" not in outputs:
         raise SandboxFailed("no patch came out of the box")
@@ -181,10 +184,21 @@ def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
     return changes
 
 
+def _shortened(skipped: Path) -> str:
+    """The names in a file, as many as anyone reads; it may have been made to be huge."""
+    with skipped.open("rb") as stream:
+        names = stream.read(NAMES_LIMIT_BYTES).decode("utf-8", "replace").splitlines()
+    more = len(names) > NAMES_SHOWN or skipped.stat().st_size > NAMES_LIMIT_BYTES
+    return ", ".join(names[:NAMES_SHOWN]) + (" and more" if more else "")
+
+
 def _keep_notes(run: RunFolder, notes: Path | None) -> None:
     """The agent's own notes, else its last words."""
     if notes is not None:
-        content = notes.read_bytes()
+        with notes.open("rb") as stream:
+            content = stream.read(NOTES_LIMIT_BYTES)
+            if cut := notes.stat().st_size - len(content):
+                content += f"\n[… {cut} bytes left out here …]\n".encode()
     else:
         content = tail_of(run.agent_log.path, LAST_WORDS_BYTES).encode()
     scrub = Scrubber(run.secrets)

@@ -1,5 +1,6 @@
 """An engine that goes away while runs are in it, on an engine of the tests' own: the fault is never the model's."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,13 +69,18 @@ def test_engine_gone_mid_run_all_wait_for_it_and_no_attempt_is_used_up(
     assert engine.boxes() == []
 
 
-def test_engine_gone_mid_run_and_back_at_once_is_never_booked_on_the_model(project: Project, engine: OwnEngine) -> None:
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_engine_gone_mid_run_and_back_before_anyone_looked_is_never_booked_on_the_model(
+    project: Project, engine: OwnEngine, how: str
+) -> None:
     project.config(BENCHMARK.replace("retries = 0", "retries = 3"))
     process = start(project, "run", "bench.toml", "--backend", "docker", env=engine.environ)
     try:
         wait_for(lambda: ready(project) == RUNS, "all runs are at work", process)
-        engine.kill()
+        process.send_signal(signal.SIGSTOP)
+        engine.stop() if how == "stop" else engine.kill()
         engine.start()
+        process.send_signal(signal.SIGCONT)
         assert process.wait(PATIENCE_S) == 0, said(project)
     finally:
         end(process)
