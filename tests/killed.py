@@ -150,6 +150,9 @@ def check_whole(folder: Path, left: Left) -> None:
         assert results[run_id].attempt > 1, f"{run_id} was not tried again"
         _check_kept(folder / "data/runs" / run_id, files)
     same("temporary files", temporaries(folder), [])
+    same("run folders", sorted(path.name for path in (folder / "data/runs").iterdir()), sorted(results))
+    same("batch folders", sorted((folder / "data/rollouts/bench").iterdir()), sorted(states))
+    same("files in temp/", len(list((folder / "data/rollouts/temp").iterdir())), len(states))
 
 
 def _check_batch(folder: Path, batch: Path, state: BatchState) -> None:
@@ -198,9 +201,7 @@ def temporaries(folder: Path) -> list[str]:
     """Everything under data/ that nobody should find there, the cache aside."""
     data = folder / "data"
     found = (path.relative_to(data) for path in data.rglob("*") if not path.is_relative_to(data / "cache"))
-    hidden = (str(path) for path in found if path.name.startswith(".") and path.name not in LOCKS)
-    unbegun = [path.name for path in (data / "rollouts/bench").glob("*") if not (path / "manifest.json").exists()]
-    return sorted(path for path in hidden if not any(stamp in path for stamp in unbegun))
+    return sorted(str(path) for path in found if path.name.startswith(".") and path.name not in LOCKS)
 
 
 def came_through(tried: Tried) -> bool:

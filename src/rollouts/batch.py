@@ -88,6 +88,7 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
             listener.warn(warning)
         listener.resuming(len(plan.specs), resumption.kept, len(resumption.unscored))
         if not plan.specs and not resumption.unscored:
+            _reap(plan, root, listener)
             return _nothing_missing(batch)
         with _working(plan, root, listener, score=options.score) as work:
             batch.resume(resumption.replanned, changed=resumption.changed)
@@ -95,6 +96,16 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
             return work.run(batch, resumption.unscored)
     finally:
         batch.close()
+
+
+def _reap(plan: Plan, root: DataRoot, listener: Listener) -> None:
+    """Remove what the batch's dead process left; where no engine answers, the next command that needs one will."""
+    with (
+        contextlib.suppress(BackendUnavailable),
+        contextlib.closing(open_backend(plan.backend, plan.benchmark.docker, root.cache)) as backend,
+    ):
+        for box in backend.reap() if backend.is_answering() else ():
+            listener.warn(f"removed what a dead process left behind: {box}")
 
 
 def _nothing_missing(batch: Batch) -> BatchOutcome:

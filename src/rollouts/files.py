@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,24 @@ def make_folder(folder: Path) -> None:
 def remove_stale(folder: Path) -> None:
     """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
     for path in folder.glob(".*.tmp"):
-        found = TEMPORARY.fullmatch(path.name)
-        if found and not is_alive(int(found["pid"])):
+        if TEMPORARY.fullmatch(path.name) and not is_being_written(path):
             path.unlink(missing_ok=True)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether the process that a temporary file is named after may still be at it."""
+    named = TEMPORARY.fullmatch(path.name)
+    return named is not None and is_alive(int(named["pid"])) and not _began_after(int(named["pid"]), path)
+
+
+def _began_after(pid: int, path: Path) -> bool:
+    """Whether a process is younger than a file: the numbers of dead processes are given to others."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return booted_at + ticks / os.sysconf("SC_CLK_TCK") > path.lstat().st_mtime + 1.0
+    except (OSError, IndexError, ValueError, AttributeError):  # not on Linux, or gone meanwhile: the next start knows
+        return False
 
 
 def is_alive(pid: int) -> bool:
