@@ -107,6 +107,7 @@ def finish(commands: Commands, folder: Path, left: Left) -> None:
         assert not left.began, f"the batch cannot be found: {done}"
         done = commands(folder, "run", "bench.toml")
     assert done.code == 0, f"next command: {done}"
+    same("boxes left behind", commands.boxes(), [])
 
 
 @contextlib.contextmanager
@@ -149,6 +150,9 @@ def check_whole(folder: Path, left: Left) -> None:
         assert results[run_id].attempt > 1, f"{run_id} was not tried again"
         _check_kept(folder / "data/runs" / run_id, files)
     same("temporary files", temporaries(folder), [])
+    same("run folders", sorted(path.name for path in (folder / "data/runs").iterdir()), sorted(results))
+    same("batch folders", sorted((folder / "data/rollouts/bench").iterdir()), sorted(states))
+    same("files in temp/", len(list((folder / "data/rollouts/temp").iterdir())), len(states))
 
 
 def _check_batch(folder: Path, batch: Path, state: BatchState) -> None:
@@ -197,12 +201,17 @@ def temporaries(folder: Path) -> list[str]:
     """Everything under data/ that nobody should find there, the cache aside."""
     data = folder / "data"
     found = (path.relative_to(data) for path in data.rglob("*") if not path.is_relative_to(data / "cache"))
-    hidden = (str(path) for path in found if path.name.startswith(".") and path.name not in LOCKS)
-    unbegun = [path.name for path in (data / "rollouts/bench").glob("*") if not (path / "manifest.json").exists()]
-    return sorted(path for path in hidden if not any(stamp in path for stamp in unbegun))
+    return sorted(str(path) for path in found if path.name.startswith(".") and path.name not in LOCKS)
 
 
-def go_through(points: Iterator[int], one: Callable[[int], Tried]) -> None:
+def came_through(tried: Tried) -> bool:
+    """Whether it was not killed: then there are no more points."""
+    return not tried.was_killed
+
+
+def go_through(
+    points: Iterator[int], one: Callable[[int], Tried], until: Callable[[Tried], bool] = came_through
+) -> None:
     """Try each point until a command comes through, and tell all that went wrong at once."""
     wrong = []
     for point in points:
@@ -211,6 +220,8 @@ def go_through(points: Iterator[int], one: Callable[[int], Tried]) -> None:
             tried = one(point)
         except AssertionError as exc:
             wrong.append(f"point {point}: {exc}")
-        if tried is not None and not tried.was_killed:
+        if tried is not None and until(tried):
             break
+    else:
+        wrong.append("no command came through")
     assert not wrong, f"{len(wrong)} points went wrong:\n" + "\n".join(wrong)

@@ -88,7 +88,8 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
             listener.warn(warning)
         listener.resuming(len(plan.specs), resumption.kept, len(resumption.unscored))
         if not plan.specs and not resumption.unscored:
-            return _nothing_missing(batch, plan, root, listener)
+            _reap(plan, root, listener)
+            return _nothing_missing(batch)
         with _working(plan, root, listener, score=options.score) as work:
             batch.resume(resumption.replanned, changed=resumption.changed)
             _forget_verdicts(root, batch, plan)
@@ -97,21 +98,23 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
         batch.close()
 
 
-def _nothing_missing(batch: Batch, plan: Plan, root: DataRoot, listener: Listener) -> BatchOutcome:
-    """Its process may have died between the last run's end and the batch's, with boxes that it was about to remove."""
+def _reap(plan: Plan, root: DataRoot, listener: Listener) -> None:
+    """Remove what the batch's dead process left; where no engine answers, the next command that needs one will."""
+    with (
+        contextlib.suppress(BackendUnavailable),
+        contextlib.closing(open_backend(plan.backend, plan.benchmark.docker, root.cache)) as backend,
+    ):
+        for box in backend.reap() if backend.is_answering() else ():
+            listener.warn(f"removed what a dead process left behind: {box}")
+
+
+def _nothing_missing(batch: Batch) -> BatchOutcome:
+    """Its process may have died between the last run's end and the batch's."""
     results = tuple(batch.results)
     if batch.state.finished_at is None and all(result.status not in UNFINISHED for result in results):
-        backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
-        with contextlib.closing(backend), contextlib.suppress(BackendUnavailable):
-            _reap(backend, listener)
         batch.resume((), changed=False)
         batch.close(finished=True)
     return BatchOutcome(batch.folder, results, exit_code_of(results))
-
-
-def _reap(backend: Backend, listener: Listener) -> None:
-    for box in backend.reap():
-        listener.warn(f"removed what a dead process left behind: {box}")
 
 
 def _forget_verdicts(root: DataRoot, batch: Batch, plan: Plan) -> None:
@@ -136,7 +139,8 @@ def _working(plan: Plan, root: DataRoot, listener: Listener, *, score: bool) -> 
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
     with contextlib.closing(backend), Signals(backend, listener.warn, "their patches kept") as signals:
         backend.check()
-        _reap(backend, listener)
+        for box in backend.reap():
+            listener.warn(f"removed what a dead process left behind: {box}")
         root.make()
         refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)
@@ -297,8 +301,10 @@ class _Running:
         self._listener.started(begun)
         echo = _echo(self._listener, run_id)
         finished = execute_run(spec, begun, self._root.runs / run_id, self._preparation, self._backend, echo)
-        self._batch.ended(finished.result)
-        finished.free()
+        try:
+            self._batch.ended(finished.result)
+        finally:
+            finished.free()
         return finished.result
 
     def _has_room(self) -> bool:

@@ -372,7 +372,7 @@ def clean(
 
 
 def _say(text: str) -> None:
-    typer.echo(f"[rollouts] {printable(text)}", err=True)
+    typer.echo(f"[rollouts] {printable_line(text)}", err=True)
 
 
 def _agreed(old: "Sequence[OldBatch]") -> bool:

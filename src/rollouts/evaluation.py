@@ -104,6 +104,7 @@ def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, list
     settings = choose_docker_settings(os.environ, benchmark.docker)
     benchmark = benchmark.model_copy(update={"docker": settings})
     backend = open_backend(name, settings, root.cache)
+    sweep(root)
     with (
         eval_lock(place.folder),
         contextlib.closing(backend),
@@ -175,8 +176,9 @@ class _Evaluating:
         try:
             if pending:
                 self._backend.check()
-                for box in self._backend.reap():
-                    self._listener.warn(f"removed what a dead process left behind: {box}")
+            for box in self._backend.reap() if self._backend.is_answering() else ():
+                self._listener.warn(f"removed what a dead process left behind: {box}")
+            if pending:
                 Schedule(self._score, parallel, self._backend.cancelled).run(pending)
             finished = not self._backend.cancelled.is_set()
         finally:

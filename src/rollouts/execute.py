@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rollouts.backends.base import Backend, Ended, Job, JobResult, LogSink
-from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed
-from rollouts.files import make_folder, move_whole, remove_stale, sync_folder, write_json, write_whole
+from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed, StoreError
+from rollouts.files import cannot_write, make_folder, move_whole, remove_stale, sync_folder, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber, scrub_file, tail_of
 from rollouts.plan import RunSpec
 from rollouts.prepare import Preparation
@@ -19,6 +19,10 @@ from rollouts.store import now
 from rollouts.workspace import Changes, capture_patch, count_changes, repo_info
 
 LAST_WORDS_BYTES = 4096
+NOTES_LIMIT_BYTES = 1024 * 1024
+"""Of what the agent wrote about its work."""
+NAMES_SHOWN, NAMES_LIMIT_BYTES = 100, 64 * 1024
+"""Of files that were left out of a patch."""
 _OF_ONE_ATTEMPT = ("artifacts", "logs", "result.json", "evaluation_results.json", "scoring_results.md")
 _STATUS = {
     Ended.TIMEOUT: Status.TIMEOUT,
@@ -81,8 +85,8 @@ def execute_run(
 ) -> Finished:
     """Run one spec to its end. Never raises for the run's own troubles; `begun` is its record so far."""
     secrets = preparation.secrets
-    run, scrub = RunFolder(folder, begun.attempt, secrets), Scrubber(secrets)
-    stage = Stage.SOURCE
+    run, scrub = _open_folder(folder, begun.attempt, secrets), Scrubber(secrets)
+    stage, trouble = Stage.SOURCE, ""
     free: Callable[[], None] = lambda: None  # noqa: E731 - replaced as soon as there is a box
     try:
         source = preparation.source(spec.task)
@@ -104,24 +108,32 @@ def execute_run(
     except JobCancelled:
         result = begun.cancelled()
     except RolloutsError:  # the disk or the data folder: no run could go on
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(StoreError):
             run.close()
         free()
         raise
     except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
-        if not isinstance(exc, SandboxFailed):
-            run.note("".join(traceback.format_exception(exc)))
+        trouble = "" if isinstance(exc, SandboxFailed) else "".join(traceback.format_exception(exc))
         result = _failed(begun, stage, exc, secrets)
     result = replace(result, finished_at=now())
-    if result.error:
-        run.note(f"{result.status}: {result.error.stage}: {result.error.message}")
     try:
+        if trouble:
+            run.note(trouble)
+        if result.error:
+            run.note(f"{result.status}: {result.error.stage}: {result.error.message}")
         run.close()
         write_json(folder / "result.json", result.to_json())
     except BaseException:
         free()
         raise
     return Finished(result, free)
+
+
+def _open_folder(folder: Path, attempt: int, secrets: tuple[str, ...]) -> RunFolder:
+    try:
+        return RunFolder(folder, attempt, secrets)
+    except OSError as exc:
+        raise cannot_write(folder, exc) from exc
 
 
 def _both(first: LogSink, second: LogSink) -> LogSink:
@@ -160,8 +172,7 @@ def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
     if "diff.patch" not in outputs and ended.workspace is not None:
         outputs |= capture_patch(base_git, ended.workspace, run.outputs)
     if "skipped.txt" in outputs:
-        names = outputs["skipped.txt"].read_text(errors="replace").splitlines()
-        run.note(f"left out of the patch: {', '.join(names)}")
+        run.note(f"left out of the patch: {_shortened(outputs['skipped.txt'])}")
     _keep_notes(run, outputs.get("notes.md"))
     if "diff.patch" not in outputs:
         raise SandboxFailed("no patch came out of the box")
@@ -173,10 +184,21 @@ def _keep(run: RunFolder, ended: JobResult, base_git: Path) -> Changes | None:
     return changes
 
 
+def _shortened(skipped: Path) -> str:
+    """The names in a file, as many as anyone reads; it may have been made to be huge."""
+    with skipped.open("rb") as stream:
+        names = stream.read(NAMES_LIMIT_BYTES).decode("utf-8", "replace").splitlines()
+    more = len(names) > NAMES_SHOWN or skipped.stat().st_size > NAMES_LIMIT_BYTES
+    return ", ".join(names[:NAMES_SHOWN]) + (" and more" if more else "")
+
+
 def _keep_notes(run: RunFolder, notes: Path | None) -> None:
     """The agent's own notes, else its last words."""
     if notes is not None:
-        content = notes.read_bytes()
+        with notes.open("rb") as stream:
+            content = stream.read(NOTES_LIMIT_BYTES)
+            if cut := notes.stat().st_size - len(content):
+                content += f"\n[… {cut} bytes left out here …]\n".encode()
     else:
         content = tail_of(run.agent_log.path, LAST_WORDS_BYTES).encode()
     scrub = Scrubber(run.secrets)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
 """What `write_whole` calls a file that is not complete yet; the number is its process."""
+
+
+def cannot_write(path: Path, exc: OSError) -> StoreError:
+    """What stops the program when the disk is full, or the folder not ours."""
+    return StoreError(f"{path}: cannot be written: {exc.strerror or exc}")
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -40,7 +46,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = True) -> None:
     except OSError as exc:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise StoreError(f"{path}: cannot be written: {exc.strerror}") from exc
+        raise cannot_write(path, exc) from exc
 
 
 def write_json(path: Path, value: object) -> None:
@@ -95,9 +101,24 @@ def make_folder(folder: Path) -> None:
 def remove_stale(folder: Path) -> None:
     """Remove what `write_whole` left in `folder` when its process died between writing and renaming."""
     for path in folder.glob(".*.tmp"):
-        found = TEMPORARY.fullmatch(path.name)
-        if found and not is_alive(int(found["pid"])):
+        if TEMPORARY.fullmatch(path.name) and not is_being_written(path):
             path.unlink(missing_ok=True)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether the process that a temporary file is named after may still be at it."""
+    named = TEMPORARY.fullmatch(path.name)
+    return named is not None and is_alive(int(named["pid"])) and not _began_after(int(named["pid"]), path)
+
+
+def _began_after(pid: int, path: Path) -> bool:
+    """Whether a process is younger than a file: the numbers of dead processes are given to others."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return booted_at + ticks / os.sysconf("SC_CLK_TCK") > path.lstat().st_mtime + 1.0
+    except (OSError, IndexError, ValueError, AttributeError):  # not on Linux, or gone meanwhile: the next start knows
+        return False
 
 
 def is_alive(pid: int) -> bool:
@@ -142,7 +163,7 @@ class Journal:
                     os.fsync(self._descriptor)
             except OSError as exc:
                 os.ftruncate(self._descriptor, start)
-                raise StoreError(f"{self.path}: cannot be written: {exc.strerror}") from exc
+                raise cannot_write(self.path, exc) from exc
 
     def close(self) -> None:
         """Give the file back."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rollouts.errors import StoreError
-from rollouts.files import TEMPORARY, is_alive, remove_tree
+from rollouts.files import TEMPORARY, is_being_written, remove_tree
 from rollouts.image_uses import left_behind
 from rollouts.owner import is_left_behind
 from rollouts.store import DataRoot, creation_lock, shown_path, stamp_time
@@ -275,11 +275,9 @@ def _is_old(path: Path) -> bool:
 
 
 def _is_being_written(path: Path) -> bool:
-    """Whether the process in its name lives. Not this one: it writes nothing while it sweeps."""
+    """By another process: this one writes nothing while it sweeps."""
     named = TEMPORARY.fullmatch(path.name)
-    if not named or int(named["pid"]) == os.getpid():
-        return False
-    return is_alive(int(named["pid"]))
+    return named is not None and int(named["pid"]) != os.getpid() and is_being_written(path)
 
 
 def _sweep_unbegun(broom: Broom, root: DataRoot, layout: Layout) -> None:

@@ -1,5 +1,6 @@
 """A run's log files: written as output comes, capped in size with head and tail kept, and free of known secrets."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, quote_plus
+
+from rollouts.files import cannot_write
 
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 SHORTEST_SECRET = 6
@@ -31,19 +34,33 @@ class LogFile:
         self._beyond = 0
 
     def __call__(self, data: bytes) -> None:
-        """Take the next piece."""
+        """Take the next piece; raises StoreError when the disk does not."""
         with self._lock:
-            self._write(self._scrub(data))
+            try:
+                self._write(self._scrub(data))
+            except OSError as exc:
+                raise cannot_write(self.path, exc) from exc
 
     def close(self) -> None:
         """Write what was held back; with the tail, if there is one, behind a line that marks the cut."""
         with self._lock:
-            self._write(self._scrub.rest())
-            if self._tail is not None:
-                self._append_tail(self._tail)
-                self._tail.close()
-                self._tail_path.unlink()
+            try:
+                self._write(self._scrub.rest())
+                if self._tail is not None:
+                    self._append_tail(self._tail)
+                self._head.flush()
+            except OSError as exc:
+                raise cannot_write(self.path, exc) from exc
+            finally:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be written was told already
             self._head.close()
+        if self._tail is not None:
+            with contextlib.suppress(OSError):
+                self._tail.close()
+            self._tail_path.unlink(missing_ok=True)
 
     def _write(self, data: bytes) -> None:
         if self._room:

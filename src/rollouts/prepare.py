@@ -25,7 +25,7 @@ class Preparation:
         self._once = Once(backend.cancelled)
         self._lock = threading.Lock()
         self._sources: dict[str, Source] = {}
-        self._images: dict[tuple[str, str], Image] = {}
+        self._images: dict[tuple[str, str, bool], Image] = {}
         self._agents: dict[str, Agent] = {}
 
     def agent(self, spec: RunSpec) -> Agent:
@@ -44,23 +44,26 @@ class Preparation:
         """The recipe of the run's box. The same object for all runs that share it."""
         source, install = self.source(spec.task), self.agent(spec).install
         with self._lock:
-            key = (spec.task.digest, install or "")
+            as_root = spec.profile == "compat"
+            key = (spec.task.digest, install or "", as_root)
             if key not in self._images:
-                self._images[key] = image_of(spec.task, source, install)
+                self._images[key] = image_of(spec.task, source, install, as_root=as_root)
             return self._images[key]
 
     def scoring_image(self, task: Task, sink: LogSink) -> Image:
         """The box that patches are scored in, built: the same without any agent."""
         source = self.source(task)
         with self._lock:
-            image = self._images.setdefault((task.digest, ""), image_of(task, source, None))
+            image = self._images.setdefault((task.digest, "", False), image_of(task, source, None))
         self._prepare(image, sink)
         return image
 
     def planned_image(self, spec: RunSpec) -> Image | None:
         """The recipe without making anything; None when the source would have to be fetched first."""
         source = find_source(spec.task, self._cache)
-        return image_of(spec.task, source, self.agent(spec).install) if source else None
+        if source is None:
+            return None
+        return image_of(spec.task, source, self.agent(spec).install, as_root=spec.profile == "compat")
 
     def ready(self, spec: RunSpec, sink: LogSink) -> Image:
         """The image, built."""
@@ -80,7 +83,7 @@ class Preparation:
                 sink(rest)
 
 
-def image_of(task: Task, source: Source, install: str | None) -> Image:
+def image_of(task: Task, source: Source, install: str | None, *, as_root: bool = False) -> Image:
     """The recipe for a task's box."""
     dockerfile = None if task.environment.image else task.dockerfile
     context = digest_folder(task.folder, HIDDEN_FROM_AGENTS) if dockerfile else ""
@@ -102,4 +105,5 @@ def image_of(task: Task, source: Source, install: str | None) -> Image:
         workdir=task.environment.workdir or BOX_REPO,
         subdir=task.repo.subdir,
         user=task.environment.user,
+        as_root=as_root,
     )

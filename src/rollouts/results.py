@@ -83,9 +83,19 @@ class RunResult:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "RunResult":
-        """Back from plain data; keys of later versions are let go."""
+        """Back from plain data; keys of later versions are let go.
+
+        Anyone may have edited it: raises KeyError, TypeError or ValueError for what is none.
+        """
         known = {name: data[name] for name in _FIELDS if name in data}
+        if not all(isinstance(known[name], str) for name in _TEXTS) or not isinstance(known["rollout"], int):
+            raise TypeError
+        for name in ("attempt", "launch_rc", "duration_s"):
+            if not isinstance(known.get(name), int | float | None) or isinstance(known.get(name), bool):
+                raise TypeError
         error = RunError(**known["error"]) if known.get("error") else None
+        if error is not None and not all(isinstance(text, str) for text in asdict(error).values()):
+            raise TypeError
         return RunResult(**{**known, "status": Status(known["status"]), "error": error})
 
     def cancelled(self) -> "RunResult":
@@ -93,6 +103,7 @@ class RunResult:
         return replace(self, status=Status.CANCELLED)
 
 
+_TEXTS = ("task_dir", "run_id", "run_dir", "task_id", "model", "agent", "key")
 _FIELDS = tuple(RunResult.__dataclass_fields__)
 
 

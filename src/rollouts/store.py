@@ -438,7 +438,7 @@ def find_batch(root: DataRoot, name: str, rollout: str | None = None) -> BatchPl
         raise NotFoundError(f"{name!r} is not the name of a benchmark")
     found = batches(root, name)
     if not found:
-        known = sorted(_names(root))
+        known = sorted(set(_names(root)) - {name})  # its own folder may hold batches that never began
         listed = f"; there are {', '.join(known)}" if known else "; nothing was run here yet"
         raise NotFoundError(f"{root.rollouts}: no batch of a benchmark {name}{did_you_mean(name, known) or listed}")
     chosen = [place for place in found if rollout is None or place.stamp == rollout or place.stamp[:8] == rollout]

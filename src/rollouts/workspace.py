@@ -5,6 +5,7 @@ lies outside the agent's reach: the agent's own `.git` counts for nothing when t
 """
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -19,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from rollouts.backends.base import HANDOUT_LIMIT_S, sandbox_file
 from rollouts.config import safe_relative
 from rollouts.digests import digest_folder, digest_of
-from rollouts.errors import ImageFailed, SandboxFailed
+from rollouts.errors import ImageFailed, SandboxFailed, StoreError
 from rollouts.owner import owned_folder
 from rollouts.repositories import (
     ATTRIBUTES,
@@ -37,6 +38,8 @@ from rollouts.tasks import Task
 
 log = logging.getLogger(__name__)
 
+FULL_BYTES = 1024 * 1024
+"""With less than this left on a disk, whatever fails there fails for want of room."""
 FORMAT = 1
 """Part of every source's digest: raise it when the way sources are made changes."""
 
@@ -209,7 +212,10 @@ def _record_base(tree: Path, base_git: Path) -> None:
 
 
 def capture_patch(base_git: Path, tree: Path, outputs: Path) -> dict[str, Path]:
-    """Make the patch on the host, from a tree that came out of a box. Uses the tree up."""
+    """Make the patch on the host, from a tree that came out of a box. Uses the tree up.
+
+    Raises SandboxFailed when that cannot be done, StoreError when it is the disk that is full.
+    """
     outputs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".capture-", dir=outputs.resolve()) as scratch:
         script, tree = str(sandbox_file("capture.sh")), tree.parent.resolve() / tree.name
@@ -218,8 +224,11 @@ def capture_patch(base_git: Path, tree: Path, outputs: Path) -> dict[str, Path]:
             done = subprocess.run(command, capture_output=True, timeout=HANDOUT_LIMIT_S, start_new_session=True)
         except subprocess.TimeoutExpired:
             raise SandboxFailed(f"capturing the patch took more than {HANDOUT_LIMIT_S:.0f} s") from None
+        if done.returncode and shutil.disk_usage(scratch).free < FULL_BYTES:
+            raise StoreError(f"{outputs}: cannot be written: {os.strerror(errno.ENOSPC)}")
         if done.returncode:
-            raise SandboxFailed(f"the patch could not be captured: {one_line(done.stderr.decode(errors='replace'))}")
+            words = one_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
+            raise SandboxFailed(f"the patch could not be captured: {words}")
         names = [name for name in ("diff.patch", "skipped.txt") if (Path(scratch) / name).exists()]
         return {name: (Path(scratch) / name).rename(outputs / name) for name in names}
 

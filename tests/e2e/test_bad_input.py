@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -253,3 +254,17 @@ def test_validate_accepts_what_run_accepts_and_refuses_the_rest(project: Project
     assert (ran.code, ran.out) == (0, "bench.toml: fine; tasks: 1, runs: 1\n")
     assert project("validate", project.config(NOP + ONE + "x = 1\n")).code == 2
     assert not (project.folder / "data").exists()
+
+
+@pytest.mark.parametrize("command", ["summarize", "eval", "resume"])
+def test_names_on_the_command_line_lead_nowhere(project: Project, command: str) -> None:
+    assert project("run", project.config(NOP + ONE)).code == 0
+    batch = max((project.folder / "data/rollouts/bench").iterdir())
+    shutil.copytree(batch, project.folder / "elsewhere" / batch.name)
+    before = {path for path in project.folder.rglob("*") if "cache" not in path.parts}
+    climbing = f"../../../elsewhere/{batch.name}"
+    for words in ((f"../../{'elsewhere'}",), ("bench", "--rollout", climbing), ("a/b",), ("bench\u202e",), ("-bench",)):
+        ran = project(command, *words)
+        assert ran.code == 2, ran.err
+        assert "Traceback" not in ran.err
+    assert {path for path in project.folder.rglob("*") if "cache" not in path.parts} == before

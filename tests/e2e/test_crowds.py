@@ -1,6 +1,7 @@
 """Many at once: boxes with a network, batches on one engine, commands on one batch; and what the dead leave."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.kill_points import Commands, Tried, every_point
-from tests.killed import Left, check_readable, check_scored, check_whole, copy_project, go_through, make_project, naming
+from tests.killed import (
+    Left,
+    check_readable,
+    check_scored,
+    check_whole,
+    copy_project,
+    go_through,
+    make_project,
+    naming,
+    same,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +47,7 @@ def test_eval_killed_at_any_write_is_finished_by_the_same_command(
             check_readable(commands, folder)
             again = commands(folder, "eval", "bench")
             assert again.code == 0, f"eval: {again}"
+            same("boxes left behind", commands.boxes(), [])
             check_scored(folder, left)
             check_whole(folder, left)
         return tried

@@ -16,6 +16,7 @@ from tests.killed import (
     go_through,
     make_project,
     naming,
+    same,
 )
 
 MOST = 600
@@ -68,6 +69,7 @@ def test_resume_that_scores_killed_at_many_writes_is_finished_by_resume_and_eval
             finish(commands, folder, left)
             scored = commands(folder, "eval", "bench")
             assert scored.code == 0, f"eval: {scored}"
+            same("boxes left behind", commands.boxes(), [])
             check_whole(folder, before)
             check_whole(folder, left)
             check_scored(folder, left)

@@ -20,7 +20,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from rollouts.backends import base
+from rollouts.backends import base, disk_use
 from rollouts.backends.base import Ended
 from rollouts.backends.local import LocalBackend
 from rollouts.config import DockerSettings, Limits
@@ -370,6 +370,39 @@ def test_a_child_out_of_memory_does_not_fail_a_command_that_ends_well(lab: Lab) 
     assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 0)
 
 
+TINY = Limits(cpus=1.0, memory_mb=512, pids=128, disk_mb=16)
+
+
+def test_a_box_that_writes_more_than_it_may_is_ended_and_its_patch_is_kept(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(disk_use, "LOOK_EVERY_S", 0.1)
+    script = "echo x >x; mkdir big; for n in 1 2 3; do head -c 7000000 /dev/urandom >big/$n; done; rm -r big/1; "
+    ran = lab.run(f"{script} head -c 7000000 /dev/urandom >big/1; exec sleep 60", limits=TINY)
+    assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, None)
+    assert ran.result.notes[-1] == "wrote more than 16 MB, limits.disk_mb"
+    assert lab.tree_after(ran.patch)["x"] == b"x\n"
+
+
+def test_a_box_that_writes_less_than_it_may_is_left_alone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its source alone is larger than that."""
+    monkeypatch.setattr(base, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(disk_use, "LOOK_EVERY_S", 0.1)
+    image = make_image(lab.folder / "large", files={"repo/large": b"x" * 20_000_000}, cache_dir=lab.folder / "cache")
+    ran = lab.run("head -c 7000000 /dev/urandom >$HOME/x; sleep 2; echo x >x", image=image, limits=TINY)
+    assert (ran.result.ended, ran.result.exit_code) == (Ended.EXITED, 0)
+    assert lab.tree_after(ran.patch) == {**TREE, "x": b"x\n"}
+
+
+def test_no_single_file_grows_beyond_the_limit(lab: Lab) -> None:
+    """The kernel itself sees to that, so it holds at any instant."""
+    ran = lab.run("head -c 20000000 /dev/zero >$HOME/big; echo exit $?; wc -c <$HOME/big", limits=TINY)
+    told, size = ran.log.decode().split("\n")[-3:-1]
+    assert told != "exit 0"
+    assert int(size) <= 16 * 1024 * 1024
+
+
 @pytest.mark.parametrize("change", ["changed", "deleted", "binary", "hard linked", "committed", "everything deleted"])
 def test_a_job_that_kills_its_supervisor_still_gives_its_patch(boxed: Lab, change: str) -> None:
     script, changes = CHANGES[change]
@@ -641,7 +674,7 @@ HANDS_OUT = 'sleep 1; head -c 5000000 /dev/zero >"$ROLLOUTS_OUT/notes.md"; exit 
 def test_a_box_ends_by_itself_when_its_owner_cannot_end_it(lab: Lab, token: str, tmp_path: Path, doing: str) -> None:
     if lab.kind is Kind.PLAIN and doing is BUSY:
         doing = "sleep 1000"  # what leaves its session cannot be found without walls
-    other = start_holder(lab.kind, tmp_path / "other", token, doing, ttl_s=3.0)
+    other = start_holder(lab.kind, tmp_path / "other", token, doing, ttl_s=2.0)
     try:
         other.send_signal(signal.SIGSTOP)
         wait_until(lambda: not set(processes_with(token)) - {other.pid}, "the box has ended by itself")

@@ -48,16 +48,15 @@ def _removable(lab: Lab) -> list[BuiltImage]:
 
 
 def test_an_image_can_be_removed_when_neither_a_process_nor_a_container_uses_it(lab: Lab) -> None:
-    running = lab.start("echo started; sleep 60")
-    assert _removable(lab) == []
-    lab.backend.cancel()
-    ended = running.end()
-    assert _removable(lab) == [], "the next run may need it"
     assert isinstance(lab.backend, DockerBackend)
+    lab.backend.prepare(lab.image, lambda data: None)
+    assert _removable(lab) == [], "the next run needs it"
+    job = lab.job("true")
+    ended = lab.backend.run(job, lambda data: None)
     lab.backend._images.close()
     assert _removable(lab) == [], "its container is still there"
     ended.free()
-    wait_until(lambda: not containers_of(running.job.run_id), "the container is gone")
+    wait_until(lambda: not containers_of(job.run_id), "the container is gone")
     (image,) = _removable(lab)
     assert 0 < image.bytes < 5_000_000, "the base is not counted"
     with contextlib.closing(other_backend(lab)) as backend:
@@ -75,12 +74,11 @@ def test_the_engine_keeps_an_image_that_a_container_uses_by_now(lab: Lab) -> Non
 
 
 def test_an_image_that_someone_removed_is_built_again(lab: Lab) -> None:
-    assert lab.run("true").result.exit_code == 0
+    job = lab.job("true")
+    assert lab.run_job(job).result.exit_code == 0
+    wait_until(lambda: not containers_of(job.run_id), "its container is gone")
     assert isinstance(lab.backend, DockerBackend)
-    tag = lab.backend._images.tag(lab.image)
-    with contextlib.closing(docker.from_env()) as client:
-        wait_until(lambda: not client.containers.list(all=True, filters={"ancestor": tag}), "its container is gone")
-        client.api.remove_image(tag)
+    assert lab.backend.remove_image(BuiltImage(lab.backend._images.tag(lab.image), 0))
     assert lab.run("cat README.md").log == b"hello\n"
 
 

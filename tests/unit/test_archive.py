@@ -147,6 +147,21 @@ def test_a_size_above_the_limit_is_not_written(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "target/b").exists()
 
 
+def test_what_is_too_large_for_a_patch_leaves_its_name_and_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MAX_BYTES", 100)
+    monkeypatch.setattr(archive, "LARGE_BYTES", 50)
+    members = (REPO, file("repo/large", b"x" * 4000), file("repo/small", b"x" * 50))
+    target, skipped = unpacked(tmp_path, *members)
+    assert skipped == []
+    assert (target / "large").read_bytes() == b"\0" * 51
+    assert (target / "small").read_bytes() == b"x" * 50
+    monkeypatch.setattr(archive, "MAX_STREAM_BYTES", 4000)
+    with pytest.raises(tarfile.TarError, match="more than"):
+        unpack(pack(*members), tmp_path / "again")
+
+
 def test_of_two_members_of_one_name_the_later_counts(tmp_path: Path) -> None:
     members = (REPO, file("repo/a", b"first"), file("repo/a", b"second"), file("repo/b"), link("repo/b", "a"))
     target, skipped = unpacked(tmp_path, *members)

@@ -4,9 +4,11 @@ The work is done by `sandbox/capture.sh`, here through `capture_patch`, as it is
 """
 
 import os
+import random
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -487,3 +489,40 @@ def test_any_work_survives_the_round_trip(actions: list[tuple[str, str, bytes]],
         for action in actions:
             act(box.tree, *action)
         box.round_trip()
+
+
+PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452") + bytes(range(256))
+
+
+def test_huge_or_binary_diff_of_junk_leaves_the_work_itself(box: Box) -> None:
+    """Files below the limit for one, which together are above that for all."""
+    noise = random.Random(4).randbytes
+    write_files(box.tree, {f"junk/{n}.bin": noise(2 * 1024**2) for n in range(30)})
+    write_files(
+        box.tree, {"a.txt": "mended\n", "new.txt": "new\n", "picture.png": PNG, "dir/b.txt": noise(2 * 1024**2)}
+    )
+    captured = box.capture()
+    assert captured.skipped == "changed files of more than 1024 KB: the patch would have more than 65536 KB\n"
+    after = {**read_tree(box.source.tree), b"a.txt": ("file", b"mended\n"), b"new.txt": ("file", b"new\n")}
+    assert box.applied(captured) == {**after, b"picture.png": ("file", PNG)}
+    assert b"GIT binary patch" in captured.patch
+
+
+def test_huge_or_binary_diff_of_many_files_is_left_out_and_said_so(box: Box) -> None:
+    noise = random.Random(4).randbytes
+    write_files(box.tree, {f"junk/{n}": noise(60_000) for n in range(1000)})
+    captured = box.capture()
+    assert captured.skipped == "everything: the patch would have more than 65536 KB\n"
+    assert captured.patch == b""
+
+
+def test_huge_or_binary_diff_of_sparse_files_costs_nothing(box: Box) -> None:
+    for name in ("sparse", "dir/b.txt", "dir/other"):
+        with (box.tree / name).open("wb") as file:
+            file.truncate(1024**4)
+    write_files(box.tree, {"new.txt": "new\n"})
+    began = time.monotonic()
+    captured = box.capture()
+    assert time.monotonic() - began < 30
+    assert set(captured.skipped.split()) == {"./sparse", "./dir/b.txt", "./dir/other"}
+    assert box.applied(captured) == {**read_tree(box.source.tree), b"new.txt": ("file", b"new\n")}

@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from rollouts.errors import StoreError
-from rollouts.files import Journal, make_folder, move_whole, read_journal, write_json, write_whole
+from rollouts.files import Journal, make_folder, move_whole, read_journal, remove_stale, write_json, write_whole
 
 
 def no_space(*arguments: object, **options: object) -> Any:
@@ -94,6 +96,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file or directory"):
         write_whole(tmp_path / "gone/x", b"new")
+
+
+def test_what_a_dead_process_left_is_removed_also_when_its_number_was_given_to_another(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as living:
+        at_work, reused = (tmp_path / f".{name}.{living.pid}.1.tmp" for name in ("at_work", "reused"))
+        for path in (at_work, reused, tmp_path / ".x.tmp"):
+            path.touch()
+        os.utime(reused, (0, time.time() - 3600))
+        remove_stale(tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([at_work.name, ".x.tmp"])
+        living.kill()
+    remove_stale(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".x.tmp"]
 
 
 def test_many_threads_write_one_file_without_mixing(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ ORDER = (
     "logs",
     "schedule",
     "gate",
+    "backends.disk_use",
     "backends.handout",
     "backends.base",
     "backends.bubblewrap",

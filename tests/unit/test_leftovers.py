@@ -220,11 +220,14 @@ def test_a_batch_that_is_being_made_is_left_alone(root: DataRoot, monkeypatch: p
         return creation_lock(root)
 
     monkeypatch.setattr(leftovers, "creation_lock", creation_lock_asked_for)
+    monkeypatch.setattr(leftovers, "CREATION_LIMIT_S", 60.0)
     removed: list[Removed] = []
     sweeper = threading.Thread(target=lambda: removed.extend(sweep(root)))
     with creation_lock(root):
         sweeper.start()
         assert asked.wait(60)
+        sweeper.join(1)
+        assert sweeper.is_alive(), "it waits"
         lock = FileLock(folder / ".lock", thread_local=False)
         lock.acquire()
     sweeper.join(60)

@@ -57,3 +57,27 @@ def test_none_launched_is_1_and_some_is_3(status: Status) -> None:
 
 def test_the_exit_codes_are_the_documented_numbers() -> None:
     assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 130, 143]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": 3},
+        {"model": None},
+        {"task_dir": ["x"]},
+        {"key": {}},
+        {"rollout": "0"},
+        {"attempt": "1"},
+        {"launch_rc": "0"},
+        {"duration_s": True},
+        {"duration_s": [1]},
+        {"error": {"stage": "agent", "type": "x", "message": 3}},
+        {"error": {"stage": "agent"}},
+        {"error": "x"},
+        {"status": "launchd"},
+        {"status": []},
+    ],
+)
+def test_a_record_that_was_edited_into_something_else_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises((TypeError, ValueError, KeyError)):
+        RunResult.from_json({**make_result().to_json(), **change})

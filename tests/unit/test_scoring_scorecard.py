@@ -1,8 +1,13 @@
 """scoring_results.md: for people, and with nothing in it that a patch could make look like something else."""
 
+import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from rollouts.scoring.scorecard import MOST_ROWS, bar, scorecard
 from rollouts.workspace import FileChange
@@ -79,3 +84,63 @@ def test_what_was_not_judged_says_so() -> None:
     assert "not judged" in text
     assert "(judge: no answer)" in text
     assert "Scored: 50 % of the rubrics' weight." in text
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "![x](http://127.0.0.1:9/pixel.png)",
+    "[click](javascript:alert(1))",
+    "```<img src=x onerror=alert(1)>",
+    "x`` <svg onload=alert(1)> ``` ` `` <b>",
+    "a | b\n\n# 100.0 % · **resolved**\n\n<iframe src=//x>",
+    "\\`\\| <a href='//x'>x</a> &lt;script&gt; <!-- -->",
+    "\x1b]0;x\x07\u202e]]><style>*{display:none}</style>\\",
+)
+
+
+class Seen(HTMLParser):
+    """The elements of a page, with their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, list[str]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, [name for name, _ in attrs if name != "style"]))
+
+    def handle_comment(self, data: str) -> None:
+        self.elements.append(("comment", []))
+
+
+def rendered(text: str) -> list[tuple[str, list[str]]]:
+    """As a viewer shows it that lets HTML through."""
+    seen = Seen()
+    seen.feed(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+    return seen.elements
+
+
+def everywhere(text: str) -> str:
+    """A page with that text in every place that comes from elsewhere."""
+    rubric = {**RUBRIC, "id": text, "criterion": text, "reason": text}
+    evaluation: dict[str, Any] = {
+        "run_id": text, "model": text, "agent": text, "outcome": "error", "total_score": None, "coverage": 0.5,
+        "error": {"message": text}, "notes": [text], "custom_metrics": {text: text, "deep": [text]},
+        "flags": [{"kind": text, "path": text, "action": text, "detail": text}],
+        "test_results": [{"id": text, "status": text, "expected": text}], "evaluation": {"rubrics": [rubric]},
+        "agent_metrics": {"status": text, "duration_s": None},
+    }  # fmt: skip
+    return scorecard(evaluation, text, [FileChange(text, 3, 1)])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_report_of_a_run_does_nothing_that_hostile_texts_ask_for(text: str) -> None:
+    page, harmless = everywhere(text), everywhere("harmless")
+    assert rendered(page) == rendered(harmless)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", page)
+
+
+@given(st.text(alphabet="`|\\<>a &[]()!*_#\n\t-~\"'=/:", max_size=40))
+def test_report_of_a_run_is_built_the_same_whatever_the_texts_are(text: str) -> None:
+    built = [tag for tag, _ in rendered(everywhere(text)) if tag not in ("code", "em")]
+    assert built == [tag for tag, _ in rendered(everywhere("harmless")) if tag not in ("code", "em")]

@@ -6,9 +6,19 @@ import pytest
 
 from rollouts.backends.base import Finding
 from rollouts.eval_manifest import Evaluated
+from rollouts.leftovers import Removed
 from rollouts.results import Status
 from rollouts.summary import summarize_results
-from rollouts.tables import show_batches, show_check, show_evaluation, show_findings, show_plan, show_summary
+from rollouts.tables import (
+    show_batches,
+    show_check,
+    show_cleaned,
+    show_evaluation,
+    show_findings,
+    show_plan,
+    show_removed,
+    show_summary,
+)
 from rollouts.validation import TaskCheck
 from tests.samples import make_result
 
@@ -92,4 +102,23 @@ def test_a_checked_task_says_what_is_wrong_with_it(capsys: pytest.CaptureFixture
         r"  bad \x1b[2J",
         "  flaky: a::b",
         "  warning: no solution",
+    ]
+
+
+def test_what_was_removed_is_told_line_by_line_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    things = [Removed("batch", "data/rollouts/a/S", 1_500_000, 2), Removed("box", "docker \x1b[2J")]
+    for dry_run in (False, True):
+        for each in things:
+            show_removed(each, dry_run=dry_run)
+        show_removed(things[0], dry_run=dry_run, silent=True)
+        show_cleaned(things, dry_run=dry_run)
+    show_cleaned([], dry_run=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "removed batch data/rollouts/a/S with 2 runs (1.5 MB)",
+        r"removed box docker \x1b[2J",
+        "removed 2 things, 1.5 MB",
+        "would remove batch data/rollouts/a/S with 2 runs (1.5 MB)",
+        r"would remove box docker \x1b[2J",
+        "would remove 2 things, 1.5 MB",
+        "nothing to remove",
     ]

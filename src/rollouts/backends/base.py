@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
 
+from rollouts.backends.disk_use import LOOK_EVERY_S
 from rollouts.backends.handout import Handout
 from rollouts.config import DockerSettings, Limits, Profile
 from rollouts.digests import digest_of
@@ -74,11 +75,18 @@ class Image:
     subdir: str | None = None
     """The folder of the repository in which the agent starts."""
     user: str | None = None
+    as_root: bool = False
+    """Whether the agent is root in its box unless `user` names another; for backends that can give it that."""
+
+    @property
+    def box_user(self) -> str | None:
+        """Who the agent is, as far as the task or the profile says."""
+        return self.user or ("0:0" if self.as_root else None)
 
     def digest(self, *extra: str) -> str:
         """Name the content; `extra` is what the backend adds to the recipe (its default base, its scripts)."""
         parts = (self.source_digest, self.instructions, self.base, self.dockerfile_digest, self.install)
-        return digest_of(*parts, self.overlay_digest, self.workdir, self.user, *extra)[:24]
+        return digest_of(*parts, self.overlay_digest, self.workdir, self.box_user, *extra)[:24]
 
 
 @dataclass(frozen=True)
@@ -360,6 +368,14 @@ class Watch:
             self.timed_out = now > handout.began + self._job.hard_limit_s
             return "the job's time is over" if self.timed_out else None
         return "handing out took too long" if now > handout.ended_at + HANDOUT_LIMIT_S else None
+
+    def written_too_much(self, written_bytes: Callable[[], int]) -> str | None:
+        """Why the box must end, asked for only when it has run for a while: most are gone by then."""
+        handout, limit_mb = self._handout, self._job.limits.disk_mb
+        runs = handout.began is not None and handout.ended_at is None
+        if not runs or self.duration_s() < LOOK_EVERY_S or written_bytes() <= limit_mb * 1024 * 1024:
+            return None
+        return f"wrote more than {limit_mb} MB, limits.disk_mb"
 
     def _unwilling(self, now: float) -> str | None:
         """Why a box need not be waited for once all are to end: nothing is wanted of it, or it had its time."""

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from http import HTTPStatus
@@ -45,6 +45,7 @@ from rollouts.backends.base import (
     Once,
     Watch,
 )
+from rollouts.backends.disk_use import DiskUse
 from rollouts.backends.docker_images import DockerImages
 from rollouts.backends.handout import Handout
 from rollouts.backends.image_tree import removable
@@ -61,6 +62,10 @@ LOOK_EVERY_S = 0.25
 """How often a box's time and the wish to cancel are looked at."""
 END_LIMIT_S = 30.0
 """How long the engine may take to end a container that was killed."""
+ULIMITS = (("nofile", 4096), ("core", 0))
+QUOTA_DRIVERS = ("btrfs", "zfs", "devicemapper")
+COMPAT_CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]
+"""What installing packages needs, as root in the box."""
 OWNER_LABEL, BATCH_LABEL, RUN_LABEL = "rollouts.owner", "rollouts.batch", "rollouts.run"
 ENGINE_TROUBLE = (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
@@ -74,6 +79,9 @@ class DockerBackend(Backend):
         super().__init__(settings, cache_dir)
         self._teardown = ThreadPoolExecutor(4, thread_name_prefix="teardown")
         self._once = Once(self.cancelled)
+        self._disk = DiskUse(self._written)
+        self._engine_limits_disk: bool | None = None
+        """Whether the engine itself holds containers to a size; None until that is known."""
         self._making: set[str] = set()
         """Jobs whose container is being made: it may be there before we know its id."""
         self._left: set[str] = set()
@@ -172,34 +180,46 @@ class DockerBackend(Backend):
             self._making.discard(job.job_id)
 
     def _create(self, job: Job) -> str:
-        config = self._config(job)
         try:
-            made = self._api.create_container_from_config(config, None)  # type: ignore[no-untyped-call] # docker's stubs lack it
+            return self._create_limited(job)
         except ImageNotFound:  # removed by someone since it was built
             self._images.build(job.image, lambda data: None)
-            made = self._api.create_container_from_config(config, None)  # type: ignore[no-untyped-call] # as above
+            return self._create_limited(job)
+
+    def _create_limited(self, job: Job) -> str:
+        """With a limit of its size where the engine takes one."""
+        try:
+            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # docker's stubs lack it
+        except APIError as exc:
+            if not self._engine_limits_disk or "storage" not in _explain(exc):
+                raise
+            self._engine_limits_disk = False  # its storage could, but was not set up for it
+            made = self._api.create_container_from_config(self._config(job), None)  # type: ignore[no-untyped-call] # as above
         return str(made["Id"])
 
     def _config(self, job: Job) -> dict[str, Any]:
         paths = self.paths(job.job_id, job.image)
-        memory = job.limits.memory_mb * 1024 * 1024
+        memory, disk = job.limits.memory_mb * 1024 * 1024, job.limits.disk_mb * 1024 * 1024
+        compat = job.profile == "compat"
         host = self._api.create_host_config(
             init=True,
             network_mode="bridge" if job.network == "open" else "none",
             cap_drop=["ALL"],
+            cap_add=COMPAT_CAPABILITIES if compat else [],
             security_opt=["no-new-privileges"],
             pids_limit=job.limits.pids,
             mem_limit=memory,
             memswap_limit=memory,
             nano_cpus=min(round(job.limits.cpus * 1e9), self._cpus * 10**9),
             tmpfs={"/tmp": "rw,exec,nosuid,nodev,size=512m"},
-            ulimits=[Ulimit(name="nofile", soft=4096, hard=4096), Ulimit(name="core", soft=0, hard=0)],
+            ulimits=[Ulimit(name=name, soft=most, hard=most) for name, most in (*ULIMITS, ("fsize", disk))],
+            storage_opt={"size": str(disk)} if self._can_limit_disk() else None,
             log_config=LogConfig(type="none"),  # we read the attached stream; a log beside it costs 20 times as much
         )
         config: dict[str, Any] = self._api.create_container_config(
             self._images.tag(job.image),
             command=[],
-            entrypoint=job.supervisor(paths, boxed=True, unpack=bool(job.files), capture=True),
+            entrypoint=job.supervisor(paths, boxed=True, unpack=bool(job.files), capture=not compat),
             environment={**job.env, **paths.environment()},
             host_config=host,
             labels={OWNER_LABEL: Owner.current().encode(), BATCH_LABEL: job.batch, RUN_LABEL: job.run_id},
@@ -207,6 +227,17 @@ class DockerBackend(Backend):
         )
         config["StdinOnce"] = config["AttachStdin"] = True
         return config
+
+    def _can_limit_disk(self) -> bool:
+        if self._engine_limits_disk is None:
+            self._engine_limits_disk = can_limit_disk(self._info)
+        return self._engine_limits_disk
+
+    def _written(self) -> dict[str, int]:
+        """What the containers of this process have written, in one call for all."""
+        own = {"label": f"{OWNER_LABEL}={Owner.current().encode()}"}
+        found = self._api.containers(size=True, filters=own)
+        return {container["Id"]: int(container.get("SizeRw") or 0) for container in found}
 
     @cached_property
     def _info(self) -> dict[str, Any]:
@@ -365,6 +396,8 @@ class _Container:
 
     def _must_end(self) -> bool:
         self._why = self._watch.overdue()
+        if self._why is None and not self._backend._engine_limits_disk:
+            self._why = self._watch.written_too_much(lambda: self._backend._disk.bytes_of(self._id))
         return self._why is not None
 
     def _signal(self, name: str) -> None:
@@ -463,6 +496,12 @@ def _telling() -> Iterator[None]:
         yield
     except ENGINE_TROUBLE as exc:
         raise BackendUnavailable(_why_unreachable(exc)) from exc
+
+
+def can_limit_disk(info: Mapping[str, Any]) -> bool:
+    """Whether an engine says of itself that its storage knows quotas; it may still refuse."""
+    driver, status = info.get("Driver"), dict(info.get("DriverStatus") or ())
+    return driver in QUOTA_DRIVERS or (driver == "overlay2" and status.get("Backing Filesystem") == "xfs")
 
 
 def _tar(files: Any) -> bytes:

@@ -100,7 +100,7 @@ class DockerImages:
             identity = self._build(tag, context, sink, f"install of {image.install!r}")
             parent = tag
         tag = self._task_tag(image, identity)
-        user = image.user or self._config(parent).get("User") or DEFAULT_USER
+        user = image.box_user or self._config(parent).get("User") or DEFAULT_USER
         self._build(tag, partial(_task_context, image, parent, user, tag), sink, f"task {image.task_id}")
         self._tags[image.digest()] = tag
 

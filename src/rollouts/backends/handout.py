@@ -1,11 +1,14 @@
 """What comes out of a box on its supervisor's stdout, read as the hostile input it is."""
 
+import contextlib
 import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
+
+from rollouts.files import cannot_write
 
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 """The most a box may hand out; above it the rest is not read and the run says so."""
@@ -137,7 +140,14 @@ class Handout:
         self._lines = OwnLines(self.word)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes; never raises for what is in them."""
+        """Take the next bytes; never raises for what is in them, but StoreError when a file cannot be kept."""
+        try:
+            self._feed(data)
+        except OSError as exc:
+            self.broken = "a file could not be kept"
+            raise cannot_write(self.outputs_dir, exc) from exc
+
+    def _feed(self, data: bytes) -> None:
         self._lines.add(data)
         while not self.broken and not self.done:
             if self._open is not None:
@@ -157,7 +167,8 @@ class Handout:
     def close(self) -> None:
         """The stream is over; a file that was cut short does not count."""
         if self._open is not None:
-            self._open.close()
+            with contextlib.suppress(OSError):  # a full disk: then it does not count either
+                self._open.close()
             self._open = None
             self.broken = self.broken or "cut short"
         elif (rest := self._lines.rest()) != b"\n" and rest:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -38,6 +39,7 @@ from rollouts.backends.base import (
     sandbox_file,
 )
 from rollouts.backends.bubblewrap import FIRST_BOX_UID, USER_UID, Isolation, bubblewrap, mounts, works
+from rollouts.backends.disk_use import DiskUse
 from rollouts.backends.handout import Handout
 from rollouts.backends.processes import box_main, kill_marked, memory_bytes
 from rollouts.config import DockerSettings
@@ -49,6 +51,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How often a box's memory, its time and the wish to cancel are looked at."""
+DU_LIMIT_S = 120.0
 PIPE_LIMIT_BYTES = 1024 * 1024
 """The most that a pipe may hold."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -68,6 +71,9 @@ class LocalBackend(Backend):
         self._told = False
         self._open: dict[Path, int] = {}
         """Boxes that run, each with the process group that it is."""
+        self._disk = DiskUse(self._written)
+        self._trees: dict[Path, Path] = {}
+        """What each box that runs was copied from: that much it did not write."""
         self._teardown = ThreadPoolExecutor(2, thread_name_prefix="teardown")
         self._boxes = Path(tempfile.gettempdir()) / f"rollouts-{os.getuid()}"
 
@@ -189,12 +195,13 @@ class LocalBackend(Backend):
         boxed = self.isolation is not Isolation.NONE
         paths = self.paths(job.job_id, job.image)
         supervisor = job.supervisor(paths, boxed=boxed, unpack=False, capture=False)
-        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-        pids = job.limits.pids if most == resource.RLIM_INFINITY else min(job.limits.pids, most)
-        limits = [f"--nproc={pids}:{pids}", "--core=0:0", "--nofile=4096:4096"]
-        limited = [_program("prlimit"), *limits] if boxed and shutil.which("prlimit") else []
+        pids = _at_most(job.limits.pids, resource.RLIMIT_NPROC)
+        fsize = _at_most(job.limits.disk_mb * 1024 * 1024, resource.RLIMIT_FSIZE)
+        limits = [f"--fsize={fsize}:{fsize}"]
+        limits += [f"--nproc={pids}:{pids}", "--core=0:0", "--nofile=4096:4096"] if boxed else []
+        limited = [_program("prlimit"), *limits] if shutil.which("prlimit") else []
         if not boxed:
-            return supervisor
+            return [*limited, *supervisor]
         if uid is not None:
             dropped = [_program("setpriv"), f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs"]
             supervisor = [*dropped, "--bounding-set=-all", "--inh-caps=-all", *supervisor]
@@ -205,6 +212,12 @@ class LocalBackend(Backend):
             *limited,
             *supervisor,
         ]
+
+    def _written(self) -> dict[str, int]:
+        """What the boxes that run have written, in one walk over all."""
+        trees = dict(self._trees)
+        sizes = _sizes({*trees, *trees.values()})
+        return {str(box): sizes[box] - sizes.get(tree, 0) for box, tree in trees.items() if box in sizes}
 
     def _boxes_are_ours(self) -> bool:
         """The name can be guessed: neither another's folder nor a link is ours."""
@@ -267,6 +280,7 @@ class _BoxProcess:
             start_new_session=True,
         )
         self._backend._open[self._box] = process.pid
+        self._backend._trees[self._box] = self._job.image.tree
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -318,6 +332,8 @@ class _BoxProcess:
         if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
+        if self._why is None:
+            self._why = self._watch.written_too_much(lambda: self._backend._disk.bytes_of(str(self._box)))
         return self._why is not None
 
     def _ask_to_end(self, pid: int) -> None:
@@ -336,6 +352,7 @@ class _BoxProcess:
             kill_marked(self._box.name)
         process.wait()
         self._backend._open.pop(self._box, None)
+        self._backend._trees.pop(self._box, None)
 
     def _result(self, returncode: int) -> JobResult:
         handout, watch = self._handout, self._watch
@@ -360,6 +377,20 @@ class _BoxProcess:
 def _program(name: str) -> str:
     """By its full path: the job's own PATH must not matter to us."""
     return shutil.which(name) or name
+
+
+def _at_most(wanted: int, which: int) -> int:
+    """A limit that may be set: none can be raised above what we have ourselves."""
+    _, most = resource.getrlimit(which)
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+
+
+def _sizes(folders: Iterable[Path]) -> dict[Path, int]:
+    """Bytes on disk below each folder. What cannot be read is not counted; a link is not followed."""
+    command = ["du", "-s", "-k", "-x", "--", *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, start_new_session=True, timeout=DU_LIMIT_S)
+    rows = (line.partition(b"\t") for line in done.stdout.splitlines())
+    return {Path(os.fsdecode(name)): int(size) * 1024 for size, _, name in rows if size.isdigit()}
 
 
 def _copy(tree: Path, target: Path) -> None:

@@ -1,5 +1,6 @@
 """`scoring_results.md`: a verdict for people. Names out of patches are hostile, so they stand in code spans."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,4 +113,5 @@ def _text(value: object) -> str:
 def _code(value: object) -> str:
     """A name, whatever is in it."""
     text = printable(" ".join(str(value).split()))[:300].replace("|", "\\|")
-    return f"`{text}`" if "`" not in text else f"`` {text.replace('``', '` `')} ``"
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{text}{fence}" if len(fence) == 1 and text else f"{fence} {text} {fence}"
