@@ -57,7 +57,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True, capture_output=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
 
 
 def fill(disk: Path, left_kb: int) -> Path:
