@@ -38,7 +38,7 @@ from rollouts.workspace import capture_patch, prepare_source
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_BASE_IMAGE = "rollouts-test-base:bookworm"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long a test waits for something that takes moments on an idle machine."""
 SMALL = Limits(cpus=1.0, memory_mb=512, pids=128)
 TREE = {

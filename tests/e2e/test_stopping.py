@@ -1,15 +1,23 @@
 """Stopping a batch: what was done is kept, nothing is left, and the exit code says how it ended."""
 
+import contextlib
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import docker
 import pytest
 
+from rollouts.backends.docker import BATCH_LABEL
+from tests.boxes import processes_with, wait_until
 from tests.command_line import SCRIPT, Project
 
 PATIENCE_S = 60.0
@@ -96,3 +104,155 @@ def test_a_signal_while_the_first_image_builds_ends_at_once(
     assert process.returncode == code
     assert err.decode().splitlines()[-1] == "stopped before anything was run"
     assert not (project.folder / "data/runs").exists()
+
+
+# --- on a terminal -----------------------------------------------------------------------------------------------
+
+TIDY = "trap 'echo tidy >tidy.txt; exit 0' TERM; echo part >>hello.txt; echo ready; while :; do sleep 0.1; done"
+STUBBORN = "trap '' TERM; echo part >>hello.txt; echo ready; sh -c 'while :; do sleep 0.1; done' {token}"
+BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker)]
+
+
+class Terminal:
+    """A command on a terminal of its own, which someone watches and types on."""
+
+    def __init__(self, project: Project, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        command = ["setsid", "--ctty", sys.executable, str(SCRIPT), *arguments]
+        self.process = subprocess.Popen(command, cwd=project.folder, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        self.shown = bytearray()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(OSError):  # the other end is closed when the command has ended
+            while not self._closing.is_set():
+                if select.select([self._master], [], [], 0.1)[0]:
+                    self.shown += os.read(self._master, 65536)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._master, b"\x03")
+
+    def close(self) -> None:
+        """As when its window is closed, or the line breaks."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._watcher.join()
+            os.close(self._master)
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+
+def write_config(project: Project, command: str, rollouts: int = 2) -> str:
+    """A benchmark whose name no other test has; returns that name."""
+    name = f"stop-{uuid.uuid4().hex[:12]}"
+    project.config(
+        f'name = "{name}"\nagent = "command"\nparallel = 2\ncommand = """{command}"""\n'
+        f'[[tasks]]\nprepared_dir = "tasks/greet"\nrollouts = {rollouts}\n'
+    )
+    return name
+
+
+def begun(project: Project) -> int:
+    return sum(b"ready" in log.read_bytes() for log in project.folder.glob("data/runs/*/logs/agent.log"))
+
+
+@contextlib.contextmanager
+def on_terminal(project: Project, backend: str) -> Iterator[Terminal]:
+    """A batch whose two runs have said `ready`."""
+    terminal = Terminal(project, "run", "bench.toml", "--backend", backend)
+    try:
+        wait_until(lambda: begun(project) == 2 or terminal.process.poll() is not None, "the runs begin")
+        assert terminal.process.poll() is None, bytes(terminal.shown)
+        yield terminal
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        terminal.close()
+
+
+def containers_of_batch(project: Project, name: str) -> list[str]:
+    (batch,) = (project.folder / "data/rollouts" / name).iterdir()
+    with contextlib.closing(docker.from_env()) as client:
+        found = client.api.containers(all=True, filters={"label": f"{BATCH_LABEL}={name}/{batch.name}"})
+    return [container["Id"] for container in found]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ctrl_c_asks_agents_to_end_and_keeps_what_they_did(project: Project, backend: str) -> None:
+    name = write_config(project, TIDY)
+    with on_terminal(project, backend) as terminal:
+        terminal.press_ctrl_c()
+        assert terminal.wait() == 130, bytes(terminal.shown)
+    assert b"stopping: open sandboxes are ended" in terminal.shown
+    manifest = project.manifest(name)
+    assert [result["status"] for result in manifest["results"]] == ["cancelled", "cancelled"]
+    for result in manifest["results"]:
+        patch = project.patch(result)
+        assert b"+part" in patch
+        assert b"+tidy" in patch, "it was told before it was killed"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_second_ctrl_c_leaves_at_once_and_leaves_no_box(project: Project, backend: str) -> None:
+    token = f"token{uuid.uuid4().hex}"
+    name = write_config(project, STUBBORN.format(token=token))
+    with on_terminal(project, backend) as terminal:
+        assert processes_with(token)
+        terminal.press_ctrl_c()
+        wait_until(lambda: b"again to leave at once" in terminal.shown, "the first is seen")
+        terminal.press_ctrl_c()
+        assert terminal.wait() == 130
+    wait_until(lambda: not processes_with(token), "the agents are dead")
+    if backend == "docker":
+        wait_until(lambda: not containers_of_batch(project, name), "no container is left")
+    assert {result["status"] for result in project.manifest(name)["results"]} <= {"pending", "running", "cancelled"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_terminal_that_is_closed_stops_the_batch_like_ctrl_c(project: Project, backend: str) -> None:
+    name = write_config(project, TIDY)
+    with on_terminal(project, backend) as terminal:
+        terminal.close()
+        assert terminal.wait() == 130
+    manifest = project.manifest(name)
+    assert [result["status"] for result in manifest["results"]] == ["cancelled", "cancelled"]
+    assert all(b"+tidy" in project.patch(result) for result in manifest["results"])
+    if backend == "docker":
+        assert not containers_of_batch(project, name)
+
+
+# --- in a pipe, from cron ----------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_leaves_does_not_stop_the_batch(project: Project) -> None:
+    name = write_config(project, "echo part >>hello.txt", rollouts=3)
+    command = [sys.executable, str(SCRIPT), "run", "bench.toml", "--backend", "local", "--parallel", "1"]
+    with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"[rollouts] config=")
+        process.stdout.close()  # as `| head -1` does
+        err = process.stderr.read()
+        assert (process.wait(PATIENCE_S), err) == (0, b"")
+    manifest = project.manifest(name)
+    assert [result["status"] for result in manifest["results"]] == ["launched"] * 3
+    assert manifest["finished_at"] is not None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_start_like_crons_works(project: Project, backend: str) -> None:
+    """No terminal, nothing to read from, next to no variables, SIGHUP ignored."""
+    name = write_config(project, "echo part >>hello.txt")
+    (project.folder / "cron.sh").write_text('trap "" HUP; exec "$@" <&- >cron.log 2>&1\n')
+    environ = {name: os.environ[name] for name in ("ROLLOUTS_BASE_IMAGE", "DOCKER_HOST") if name in os.environ}
+    environ |= {"PATH": "/usr/bin:/bin", "HOME": "/", "SHELL": "/bin/sh"}
+    command = ["setsid", "--wait", "sh", "cron.sh", sys.executable, str(SCRIPT), "run", "bench.toml"]
+    done = subprocess.run([*command, "--backend", backend], cwd=project.folder, env=environ, timeout=PATIENCE_S * 2)
+    log = (project.folder / "cron.log").read_text()
+    assert done.returncode == 0, log
+    assert "All 2 tasks completed!" in log
+    assert [result["status"] for result in project.manifest(name)["results"]] == ["launched", "launched"]

@@ -13,7 +13,7 @@ from typing import Any
 import docker
 import pytest
 
-from rollouts.backends import base
+from rollouts.backends import base, disk_use
 from rollouts.backends.base import Backend, BoxPaths, Ended, Finding, Image, Job, JobResult, LogSink
 from rollouts.backends.bubblewrap import Isolation
 from rollouts.config import Benchmark, DockerSettings
@@ -174,6 +174,24 @@ def test_timeout_sec_of_a_task_entry_is_the_time_limit(bench: Bench) -> None:
     ran = bench.run('echo "$EXTRA"; sleep 60', entry=entry)
     assert ran.result.status is Status.TIMEOUT
     assert ran.read("logs/agent.log") == "passed on\n"
+
+
+def test_a_run_that_writes_too_much_says_so_and_keeps_its_patch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(disk_use, "LOOK_EVERY_S", 0.1)
+    script = "echo half >half.txt; for n in 1 2; do head -c 12000000 /dev/urandom >$HOME/$n; done; sleep 60"
+    ran = bench.run(script, limits={"disk_mb": 16})
+    assert (ran.result.status, ran.result.launch_rc) == (Status.AGENT_FAILED, None)
+    assert ran.result.error is not None
+    assert ran.result.error.message == "wrote more than 16 MB, limits.disk_mb"
+    assert "+half" in ran.read("artifacts/diff.patch")
+
+
+def test_the_profile_reaches_the_box(bench: Bench) -> None:
+    uid = bench.run("id -u; echo x >x", profile="compat")
+    assert uid.result.status is Status.LAUNCHED
+    assert (uid.read("logs/agent.log") == "0\n") == (bench.backend.name == "docker"), "local boxes know no profiles"
+    assert "+x" in uid.read("artifacts/diff.patch")
 
 
 def test_a_run_out_of_memory_says_so_and_keeps_its_patch(bench: Bench) -> None:

@@ -114,6 +114,15 @@ def test_a_missing_branch_is_named(tmp_path: Path, history: tuple[Path, list[str
         source_of(git_task(tmp_path / "t", history[0], branch="nowhere"), tmp_path / "cache")
 
 
+def test_a_fetch_is_out_of_reach_of_the_terminals_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tmp_path / "session"
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"cat /proc/self/stat >{told}; false")
+    with pytest.raises(SandboxFailed):
+        source_of(git_task(tmp_path / "t", "ssh://nowhere.invalid/x"), tmp_path / "cache")
+    session = told.read_text().rpartition(")")[2].split()[3]
+    assert int(session) != os.getsid(0)
+
+
 def test_a_repository_that_is_not_there_is_named(tmp_path: Path) -> None:
     said = r"t/tb_meta\.json: repo\.git_url: cannot fetch /nowhere/at/all: .*does not exist"
     with pytest.raises(SandboxFailed, match=said) as caught:
