@@ -88,7 +88,7 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
             listener.warn(warning)
         listener.resuming(len(plan.specs), resumption.kept, len(resumption.unscored))
         if not plan.specs and not resumption.unscored:
-            _reap(plan, root, listener)
+            _reap_for(plan, root, listener)
             return _nothing_missing(batch)
         with _working(plan, root, listener, score=options.score) as work:
             batch.resume(resumption.replanned, changed=resumption.changed)
@@ -98,14 +98,12 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
         batch.close()
 
 
-def _reap(plan: Plan, root: DataRoot, listener: Listener) -> None:
+def _reap_for(plan: Plan, root: DataRoot, listener: Listener) -> None:
     """Remove what the batch's dead process left; where no engine answers, the next command that needs one will."""
-    with (
-        contextlib.suppress(BackendUnavailable),
-        contextlib.closing(open_backend(plan.backend, plan.benchmark.docker, root.cache)) as backend,
-    ):
-        for box in backend.reap() if backend.is_answering() else ():
-            listener.warn(f"removed what a dead process left behind: {box}")
+    backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
+    with contextlib.closing(backend), contextlib.suppress(BackendUnavailable):
+        if backend.is_answering():
+            _reap(backend, listener)
 
 
 def _nothing_missing(batch: Batch) -> BatchOutcome:
@@ -115,6 +113,11 @@ def _nothing_missing(batch: Batch) -> BatchOutcome:
         batch.resume((), changed=False)
         batch.close(finished=True)
     return BatchOutcome(batch.folder, results, exit_code_of(results))
+
+
+def _reap(backend: Backend, listener: Listener) -> None:
+    for box in backend.reap():
+        listener.warn(f"removed what a dead process left behind: {box}")
 
 
 def _forget_verdicts(root: DataRoot, batch: Batch, plan: Plan) -> None:
@@ -139,8 +142,7 @@ def _working(plan: Plan, root: DataRoot, listener: Listener, *, score: bool) -> 
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
     with contextlib.closing(backend), Signals(backend, listener.warn, "their patches kept") as signals:
         backend.check()
-        for box in backend.reap():
-            listener.warn(f"removed what a dead process left behind: {box}")
+        _reap(backend, listener)
         root.make()
         refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)

@@ -3,6 +3,7 @@
 Each try has a small disk of its own with room for a few pages more than the one before.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -56,7 +57,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True, capture_output=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True, capture_output=True)
 
 
 def fill(disk: Path, left_kb: int) -> Path:
@@ -133,16 +134,15 @@ def test_disk_full_at_any_page_stops_eval_with_one_line_and_the_same_command_fin
 
 
 def test_disk_full_in_the_middle_of_an_append_takes_it_back(disk: Path) -> None:
-    journal = Journal(disk / "events.jsonl")
-    journal.append({"event": "first"}, sync=True)
-    filler = fill(disk, PAGE_KB)
-    before = (disk / "events.jsonl").read_bytes()
-    with pytest.raises(StoreError, match=NO_SPACE):
-        journal.append({"event": "large", "pad": "x" * 50_000}, sync=True)
-    assert (disk / "events.jsonl").read_bytes() == before
-    filler.unlink()
-    journal.append({"event": "second"}, sync=True)
-    journal.close()
+    with contextlib.closing(Journal(disk / "events.jsonl")) as journal:
+        journal.append({"event": "first"}, sync=True)
+        filler = fill(disk, PAGE_KB)
+        before = (disk / "events.jsonl").read_bytes()
+        with pytest.raises(StoreError, match=NO_SPACE):
+            journal.append({"event": "large", "pad": "x" * 50_000}, sync=True)
+        assert (disk / "events.jsonl").read_bytes() == before
+        filler.unlink()
+        journal.append({"event": "second"}, sync=True)
     assert [event["event"] for event in read_journal(disk / "events.jsonl")] == ["first", "second"]
 
 

@@ -50,7 +50,7 @@ def kill_and_finish(commands: Commands, folder: Path, point: int) -> Tried:
     return tried
 
 
-def test_run_killed_at_any_write_is_finished_by_resume(commands: Commands, warm: Path, tmp_path: Path) -> None:
+def test_kill_9_at_any_write_of_run_is_finished_by_resume(commands: Commands, warm: Path, tmp_path: Path) -> None:
     def kill(point: int) -> Tried:
         return kill_and_finish(commands, copy_project(warm, tmp_path / str(point)), point)
 
