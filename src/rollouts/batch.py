@@ -19,7 +19,7 @@ from rollouts.eval_manifest import MANIFEST, EvalManifest, Evaluated, manifest_h
 from rollouts.evaluation import eval_lock, lines_so_far, open_recorder
 from rollouts.execute import execute_run
 from rollouts.leftovers import sweep
-from rollouts.outage import Outage
+from rollouts.outage import MAX_EXCUSED, Outage
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
 from rollouts.prepare import Preparation
@@ -32,8 +32,6 @@ from rollouts.store import Batch, BatchPlace, DataRoot, refresh_abandoned, shown
 
 PREFETCHERS = 2
 """How many images are built at once, ahead of the runs that need them."""
-MAX_EXCUSED = 10
-"""How often an engine that went away may excuse one run: it may be the run that makes it go."""
 
 
 class Listener(Protocol):
