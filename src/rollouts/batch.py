@@ -186,6 +186,7 @@ def _header(plan: Plan, backend: Backend, config_text: bytes) -> dict[str, Any]:
     }
     return {
         "config": shown_path(plan.config),
+        "directory": str(Path.cwd()),
         "config_sha256": sha256(config_text).hexdigest(),
         "backend": plan.backend,
         "parallel": plan.parallel,
