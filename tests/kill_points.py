@@ -369,9 +369,9 @@ def _name_of(descriptor: int) -> str:
 # --- going through all of them ------------------------------------------------------------------------------------
 
 
-def every_point(most: int, step: int = 1) -> Iterator[int]:
+def every_point(most: int, step: int = 1, first: int = 1) -> Iterator[int]:
     """1, 2, 3 … Whoever counts stops when a command came through; `most` bounds it if none ever does."""
-    return iter(range(1, most, step))
+    return iter(range(first, most, step))
 
 
 if __name__ == "__main__":
