@@ -263,7 +263,7 @@ class _Running:
         try:
             self._prefetch()
             self._schedule.run([*self._plan.specs, *self._unscored.values()])
-            finished = self._signals.exit_code is None and self._halted is None
+            finished = self._signals.exit_code is None and all(result.status.is_end for result in self._batch.results)
         finally:
             self._backend.close()
             try:

@@ -13,11 +13,9 @@ from rollouts.backends import BACKENDS, open_backend
 from rollouts.backends.base import Backend
 from rollouts.config import DockerSettings, choose_docker_settings
 from rollouts.errors import BackendUnavailable, ExitCode, SandboxFailed
-from rollouts.leftovers import Broom, Removed, sweep, sweep_with
+from rollouts.leftovers import Broom, Removed, sweep_with
 from rollouts.pruning import OldBatch, delete_old, find_old, finish_deletions
 from rollouts.store import DataRoot
-
-__all__ = ["CleanOptions", "CleanOutcome", "Removed", "clean", "sweep"]
 
 
 @dataclass(frozen=True)

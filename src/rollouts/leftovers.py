@@ -118,18 +118,23 @@ class Layout:
 
     @staticmethod
     def read(root: DataRoot) -> "Layout":
-        """Folders only, and no links: what they lead to is not ours to remove."""
-        layout = Layout({}, {}, {})
+        """Folders only, and nothing of batches that links lead to: those are not ours to remove, nor are their runs."""
+        layout, linked = Layout({}, {}, {}), set()
         for name in _entries(root.rollouts):
-            for entry in _entries(Path(name.path)) if name.is_dir(follow_symlinks=False) else ():
+            for entry in _entries(Path(name.path)) if name.is_dir() else ():
                 stamp = entry.name.removeprefix(DELETING)
-                if stamp_time(stamp) and entry.is_dir(follow_symlinks=False):
+                if stamp_time(stamp) and (name.is_symlink() or entry.is_symlink()):
+                    linked.add(stamp)
+                elif stamp_time(stamp) and entry.is_dir():
                     into = layout.batches if stamp == entry.name else layout.deleting
                     into.setdefault(stamp, []).append(Path(entry.path))
         for entry in _entries(root.runs):
             found = _RUN_ID.fullmatch(entry.name)
             if found and stamp_time(found[1]):
                 layout.runs.setdefault(found[1], []).append(Path(entry.path))
+        for stamp in linked:
+            for part in (layout.batches, layout.runs, layout.deleting):
+                part.pop(stamp, None)
         return layout
 
 

@@ -98,6 +98,11 @@ class RunResult:
             raise TypeError
         return RunResult(**{**known, "status": Status(known["status"]), "error": error})
 
+    def begun(self, attempt: int, started_at: str) -> "RunResult":
+        """The same run at the start of an attempt: nothing of an earlier one is left."""
+        blank = RunResult(**{name: getattr(self, name) for name in _OF_THE_PLAN}, status=Status.RUNNING, launch_rc=None)
+        return replace(blank, attempt=attempt, started_at=started_at)
+
     def cancelled(self) -> "RunResult":
         """The same run, ended because the batch was stopped."""
         return replace(self, status=Status.CANCELLED)
@@ -105,6 +110,7 @@ class RunResult:
 
 _TEXTS = ("task_dir", "run_id", "run_dir", "task_id", "model", "agent", "key")
 _FIELDS = tuple(RunResult.__dataclass_fields__)
+_OF_THE_PLAN = ("task_dir", "run_id", "run_dir", "task_id", "model", "agent", "rollout", "key", "overrides")
 
 
 def exit_code_of(results: Iterable[RunResult]) -> ExitCode:

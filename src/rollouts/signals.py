@@ -61,6 +61,8 @@ class Signals:
 
     def _handle(self, number: int) -> None:
         if self.exit_code is not None:
+            if number == signal.SIGHUP:
+                return  # a closed terminal sends it twice: the shell does, and the kernel
             _within(KILL_LIMIT_S, self._backend.kill)
             _within(WARN_LIMIT_S, _give_terminal_back)
             os._exit(self.exit_code)

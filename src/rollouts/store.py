@@ -25,6 +25,7 @@ from rollouts.errors import NotFoundError, StoreError
 from rollouts.files import (
     JOURNAL_ADVICE,
     Journal,
+    cannot_write,
     encode,
     make_folder,
     read_journal,
@@ -33,7 +34,7 @@ from rollouts.files import (
     write_json,
     write_whole,
 )
-from rollouts.locks import PATIENCE_S, WorkLock, holder, is_held
+from rollouts.locks import WorkLock, holder, is_held
 from rollouts.mistakes import did_you_mean
 from rollouts.owner import Owner
 from rollouts.plan import RunSpec
@@ -115,7 +116,7 @@ class BatchState:
                 return result.run_id
             case "started":
                 known = self.results[event["run_id"]]
-                begun = replace(known, status=Status.RUNNING, attempt=event["attempt"], started_at=event["at"])
+                begun = known.begun(event["attempt"], event["at"])
                 self.results[known.run_id] = begun
                 self.finished_at = None
                 return known.run_id
@@ -151,12 +152,12 @@ class BatchState:
 class Batch:
     """A batch that this process works on: the only writer of its folder."""
 
-    def __init__(self, root: DataRoot, name: str, stamp: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, root: DataRoot, name: str, stamp: str, *, restoring: bool = False) -> None:
         """Raises StoreError when another process works on it. To be closed, whatever happens."""
         self.root, self.name, self.stamp = root, name, stamp
         self.folder = root.rollouts / name / stamp
         self.state = BatchState()
-        self._work_lock = WorkLock(self.folder / ".lock", "works on this batch", patience_s)
+        self._work_lock = WorkLock(self.folder / ".lock", "works on this batch", restoring=restoring)
         self._lock = threading.Lock()
         self._texts: dict[str, str] = {}
         self._dirty = threading.Event()
@@ -177,11 +178,8 @@ class Batch:
         with creation_lock(root):
             stamp = _claim_stamp(root, name)
             batch = Batch(root, name, stamp)
-        try:
+        with batch._closing_on_trouble():
             batch._write_plan(header, specs, config_text)
-        except BaseException:
-            batch.close()
-            raise
         batch._writer.start()
         return batch
 
@@ -201,16 +199,24 @@ class Batch:
         self._write_manifest()
 
     @staticmethod
-    def open(root: DataRoot, place: "BatchPlace", patience_s: float = PATIENCE_S) -> "Batch":
+    def open(root: DataRoot, place: "BatchPlace", *, restoring: bool = False) -> "Batch":
         """Take a batch that is on disk, to go on with it or to leave it as it is."""
-        batch = Batch(root, place.name, place.stamp, patience_s)
-        try:
+        batch = Batch(root, place.name, place.stamp, restoring=restoring)
+        with batch._closing_on_trouble():
             batch.state = BatchState.load(batch.folder)
             _restore(root, batch.folder, batch.state)
-        except BaseException:
-            batch.close()
-            raise
         return batch
+
+    @contextlib.contextmanager
+    def _closing_on_trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            self.close()
+            raise cannot_write(Path(exc.filename or self.folder), exc) from exc
+        except BaseException:
+            self.close()
+            raise
 
     def resume(self, replanned: Iterable[RunSpec], *, changed: bool) -> None:
         """Begin to work on it again. `replanned` are runs that are not what they were; `changed`: something is not."""
@@ -377,12 +383,12 @@ def refresh_abandoned(root: DataRoot) -> None:
         with contextlib.suppress(StoreError, OSError):
             behind = journal.stat().st_mtime_ns >= manifest.stat().st_mtime_ns
             if behind or holder(place.folder / ".lock") is not None:
-                Batch.open(root, place, patience_s=0).close()
+                Batch.open(root, place, restoring=True).close()
 
 
 def _restore(root: DataRoot, folder: Path, state: BatchState) -> None:
     """Make everything derived from the journal again, where it is not as it should be."""
-    for each in (folder, folder / "task_results", root.rollouts / "temp"):
+    for each in (folder, folder / "task_results"):
         remove_stale(each)
     results = list(state.results.values())
     for result in results:

@@ -136,11 +136,14 @@ def test_a_link_is_not_followed(root: DataRoot, tmp_path: Path) -> None:
     make_batch(root)
     elsewhere = write_files(tmp_path / "elsewhere", {".outputs/precious": "", "result.json": ""})
     (root.runs / f"{STAMP}-7").symlink_to(elsewhere)
-    (root.rollouts / "linked").symlink_to(write_files(tmp_path / "away" / STAMP, {"events.jsonl": ""}).parent)
+    other = "20260202__00-00-00"
+    (root.rollouts / "linked").symlink_to(write_files(tmp_path / "away" / other, {"events.jsonl": ""}).parent)
+    (root.runs / f"{other}-0").mkdir()
     (root.runs / f"{STAMP}-1" / ".outputs").symlink_to(elsewhere)
     assert [each.what for each in sweep(root)] == [str(root.runs / f"{STAMP}-1" / ".outputs")]
     assert (elsewhere / ".outputs/precious").exists()
-    assert (tmp_path / "away" / STAMP / "events.jsonl").exists()
+    assert (tmp_path / "away" / other / "events.jsonl").exists()
+    assert (root.runs / f"{other}-0").exists(), "the claim of a batch that a link leads to"
 
 
 def test_scratch_folders_of_dead_processes_are_removed(root: DataRoot, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollouts.errors import ExitCode, StoreError
-from rollouts.locks import WorkLock, held, holder, is_held
+from rollouts.locks import PATIENCE_S, WorkLock, held, holder, is_held
 from rollouts.owner import Owner
 
 
@@ -68,3 +70,22 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     with pytest.raises(StoreError, match=r"\.lock"):
         WorkLock(tmp_path / ".lock", "works")
+
+
+def test_a_lock_that_is_held_to_restore_what_the_dead_left_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    dead = replace(Owner.current(), start_time="1")
+    path.write_text(dead.encode())
+    lock = WorkLock(path, "works", restoring=True)
+    assert holder(path) == dead
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: WorkLock(path, "works").release())
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=PATIENCE_S + 0.5)
+        lock.release()
+        waiting.result(timeout=60)
+
+
+def test_who_restores_waits_for_nobody(tmp_path: Path) -> None:
+    with held(tmp_path / ".lock", "works"), pytest.raises(StoreError):
+        WorkLock(tmp_path / ".lock", "works", restoring=True)

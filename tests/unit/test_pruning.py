@@ -219,3 +219,14 @@ def test_what_cannot_be_deleted_is_named_and_tried_again_next_time(
     finish_deletions(broom, root)
     assert [each.kind for each in broom.removed] == ["batch"]
     assert not stuck.exists()
+
+
+@pytest.mark.parametrize("linked", ["benchmark", "batch"])
+def test_a_batch_that_a_link_leads_to_stays_with_its_runs(root: DataRoot, tmp_path: Path, linked: str) -> None:
+    folder = make_batch(root, OLD)
+    place = folder.parent if linked == "benchmark" else folder
+    place.rename(tmp_path / "away")
+    place.symlink_to(tmp_path / "away")
+    before = everything(root)
+    assert prune(root).removed == []
+    assert everything(root) == before

@@ -81,3 +81,13 @@ def test_the_exit_codes_are_the_documented_numbers() -> None:
 def test_a_record_that_was_edited_into_something_else_is_refused(change: dict[str, object]) -> None:
     with pytest.raises((TypeError, ValueError, KeyError)):
         RunResult.from_json({**make_result().to_json(), **change})
+
+
+def test_an_attempt_begins_with_nothing_of_the_one_before() -> None:
+    before = make_result(
+        status=Status.AGENT_FAILED, launch_rc=1, attempt=1, started_at="a", finished_at="b", duration_s=3.0,
+        usage={"prompts": 1}, changes={"files": 1}, error=RunError("agent", "agent_failed", "it exited"), overrides="o",
+    )  # fmt: skip
+    after = before.begun(2, "c")
+    planned = make_result(status=Status.RUNNING, launch_rc=None, attempt=2, started_at="c", overrides="o")
+    assert after == planned
