@@ -75,6 +75,11 @@ for smaller_kb in 1024 64; do
     write_patch --find-renames || exit 1
     too_much="changed files of more than $smaller_kb KB"
 done
+if is_too_large; then # of many small ones, then: what came with an installation, most likely, is new
+    clean_git read-tree HEAD && clean_git add -u --ignore-errors 2>/dev/null
+    write_patch --find-renames || exit 1
+    too_much="new files"
+fi
 if is_too_large; then
     : >"$out/diff.patch"
     too_much=everything

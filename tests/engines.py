@@ -24,10 +24,12 @@ import docker
 import pytest
 
 from rollouts.backends.docker import OWNER_LABEL
+from rollouts.owner import claim, owner_of
 
 BUSYBOX = "rollouts-test-busybox:latest"
 """The one image of such an engine: a shell and nothing else."""
 START_LIMIT_S = 90.0
+_PREFIX = "rt-engine-"
 _PROGRAMS = {"dockerd": "docker.io", "unshare": "util-linux", "busybox": "busybox-static"}
 _HOLDER = """
 import os, signal, subprocess, sys
@@ -61,7 +63,9 @@ def own_engine(*, networked: bool = False) -> Iterator["OwnEngine"]:
     trouble = own_engine_trouble()
     if trouble:
         pytest.fail(trouble) if os.environ.get("CI") else pytest.skip(trouble)
-    folder = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))  # short: a socket's path has 107 bytes
+    _remove_left_behind()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))  # short: a socket's path has 107 bytes
+    claim(folder)
     engine = OwnEngine(folder, networked=networked)
     try:
         engine.start()
@@ -77,7 +81,7 @@ class OwnEngine:
     def __init__(self, folder: Path, *, networked: bool) -> None:
         self.folder, self.host = folder, f"unix://{folder}/s"
         self._log = folder / "log"
-        self._cgroup = f"rollouts-{folder.name}"
+        self._cgroup = _cgroup(folder)
         command = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc"]
         with self._log.open("wb") as log:
             self._holder = subprocess.Popen(
@@ -180,8 +184,7 @@ class OwnEngine:
         finally:
             self._holder.kill()
             self._holder.wait()
-        _remove_cgroups(self._cgroup)
-        _remove_folder(self.folder)
+        _remove_traces(self.folder)
 
     def serve(self, folder: Path, port: int) -> str:
         """Have boxes with a network read files of that folder by HTTP; returns where. It ends with the engine."""
@@ -221,18 +224,25 @@ def busybox_tar() -> bytes:
     return out.getvalue()
 
 
-def _remove_cgroups(name: str) -> None:
-    """They are left when a container does not end by its engine's hand."""
+def _cgroup(folder: Path) -> str:
+    return f"rollouts-{folder.name}"
+
+
+def _remove_left_behind() -> None:
+    """Engines die with the tests that started them; a test that was killed could not remove the files."""
+    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
+        owner = owner_of(folder)
+        if owner is not None and owner.is_dead():
+            _remove_traces(folder)
+
+
+def _remove_traces(folder: Path) -> None:
+    """The files, and the control groups of containers that did not end by their engine's hand."""
     groups = Path("/sys/fs/cgroup")
-    for top in [*groups.glob(f"*/{name}"), *groups.glob(name)]:
-        if top.is_symlink() or top.parent.is_symlink():
-            continue
-        for folder, _, _ in os.walk(top, topdown=False):
+    for top in [*groups.glob(f"*/{_cgroup(folder)}"), *groups.glob(_cgroup(folder))]:
+        for group, _, _ in os.walk(top, topdown=False) if not top.parent.is_symlink() else ():
             with contextlib.suppress(OSError):
-                os.rmdir(folder)  # noqa: PTH106 - a text from `os.walk`
-
-
-def _remove_folder(folder: Path) -> None:
+                os.rmdir(group)  # noqa: PTH106 - a text from `os.walk`
     deadline = time.monotonic() + 30
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=time.monotonic() < deadline)

@@ -19,7 +19,7 @@ from rollouts.eval_manifest import MANIFEST, EvalManifest, Evaluated, manifest_h
 from rollouts.evaluation import eval_lock, lines_so_far, open_recorder
 from rollouts.execute import execute_run
 from rollouts.leftovers import sweep
-from rollouts.outage import Outage
+from rollouts.outage import MAX_EXCUSED, Outage
 from rollouts.plan import RunSpec
 from rollouts.planning import Plan, missing_variables
 from rollouts.prepare import Preparation
@@ -32,8 +32,6 @@ from rollouts.store import Batch, BatchPlace, DataRoot, refresh_abandoned, shown
 
 PREFETCHERS = 2
 """How many images are built at once, ahead of the runs that need them."""
-MAX_EXCUSED = 10
-"""How often an engine that went away may excuse one run: it may be the run that makes it go."""
 
 
 class Listener(Protocol):
@@ -88,7 +86,7 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
             listener.warn(warning)
         listener.resuming(len(plan.specs), resumption.kept, len(resumption.unscored))
         if not plan.specs and not resumption.unscored:
-            _reap(plan, root, listener)
+            _reap_for(plan, root, listener)
             return _nothing_missing(batch)
         with _working(plan, root, listener, score=options.score) as work:
             batch.resume(resumption.replanned, changed=resumption.changed)
@@ -98,14 +96,12 @@ def resume_batch(root: DataRoot, place: BatchPlace, options: ResumeOptions, list
         batch.close()
 
 
-def _reap(plan: Plan, root: DataRoot, listener: Listener) -> None:
+def _reap_for(plan: Plan, root: DataRoot, listener: Listener) -> None:
     """Remove what the batch's dead process left; where no engine answers, the next command that needs one will."""
-    with (
-        contextlib.suppress(BackendUnavailable),
-        contextlib.closing(open_backend(plan.backend, plan.benchmark.docker, root.cache)) as backend,
-    ):
-        for box in backend.reap() if backend.is_answering() else ():
-            listener.warn(f"removed what a dead process left behind: {box}")
+    backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
+    with contextlib.closing(backend), contextlib.suppress(BackendUnavailable):
+        if backend.is_answering():
+            _reap(backend, listener)
 
 
 def _nothing_missing(batch: Batch) -> BatchOutcome:
@@ -115,6 +111,11 @@ def _nothing_missing(batch: Batch) -> BatchOutcome:
         batch.resume((), changed=False)
         batch.close(finished=True)
     return BatchOutcome(batch.folder, results, exit_code_of(results))
+
+
+def _reap(backend: Backend, listener: Listener) -> None:
+    for box in backend.reap():
+        listener.warn(f"removed what a dead process left behind: {box}")
 
 
 def _forget_verdicts(root: DataRoot, batch: Batch, plan: Plan) -> None:
@@ -139,8 +140,7 @@ def _working(plan: Plan, root: DataRoot, listener: Listener, *, score: bool) -> 
     backend = open_backend(plan.backend, plan.benchmark.docker, root.cache)
     with contextlib.closing(backend), Signals(backend, listener.warn, "their patches kept") as signals:
         backend.check()
-        for box in backend.reap():
-            listener.warn(f"removed what a dead process left behind: {box}")
+        _reap(backend, listener)
         root.make()
         refresh_abandoned(root)
         preparation = Preparation(plan.benchmark, backend, root.cache)
@@ -186,6 +186,7 @@ def _header(plan: Plan, backend: Backend, config_text: bytes) -> dict[str, Any]:
     }
     return {
         "config": shown_path(plan.config),
+        "directory": str(Path.cwd()),
         "config_sha256": sha256(config_text).hexdigest(),
         "backend": plan.backend,
         "parallel": plan.parallel,

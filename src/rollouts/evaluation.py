@@ -104,7 +104,6 @@ def evaluate_batch(root: DataRoot, place: BatchPlace, options: EvalOptions, list
     settings = choose_docker_settings(os.environ, benchmark.docker)
     benchmark = benchmark.model_copy(update={"docker": settings})
     backend = open_backend(name, settings, root.cache)
-    sweep(root)
     with (
         eval_lock(place.folder),
         contextlib.closing(backend),

@@ -115,6 +115,8 @@ def execute_run(
     except Exception as exc:  # noqa: BLE001 - one run's trouble must not stop the others
         trouble = "" if isinstance(exc, SandboxFailed) else "".join(traceback.format_exception(exc))
         result = _failed(begun, stage, exc, secrets)
+        if backend.cancelled.is_set():  # a second signal takes boxes away while we look into them
+            result = begun.cancelled()
     result = replace(result, finished_at=now())
     try:
         if trouble:

@@ -19,6 +19,7 @@ from rollouts.errors import StoreError
 
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
+JOURNAL_ADVICE = "; put the file back as it was, or take that line out: what it told is done again"
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
 """What `write_whole` calls a file that is not complete yet; the number is its process."""
 
@@ -178,14 +179,16 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal, without a torn last one. Safe while another process writes it."""
+    number = 0
     try:
         if path.exists() and not path.is_file():
-            raise ValueError  # a pipe would never end
+            raise StoreError(f"{path}: is not a file")  # a pipe would never end
         with path.open("rb") as lines:
             for line in lines:
+                number += 1
                 if line.endswith(b"\n"):
                     yield json.loads(line)
     except OSError as exc:
         raise StoreError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (ValueError, RecursionError):
-        raise StoreError(f"{path}: a line is not valid JSON; the journal is damaged") from None
+        raise StoreError(f"{path}: the journal is damaged: line {number} is not valid JSON{JOURNAL_ADVICE}") from None

@@ -10,6 +10,8 @@ from rollouts.errors import BackendUnavailable, JobCancelled
 OUTAGE_LIMIT_S = 300.0
 """How long an engine may be away before the command gives up."""
 ASK_EVERY_S = 1.0
+MAX_EXCUSED = 10
+"""How often an engine that went away may excuse one run's failure: it may be that run which makes it go."""
 
 
 class Outage:

@@ -117,12 +117,19 @@ def claim(folder: Path) -> None:
     (folder / OWNER_FILE).write_text(Owner.current().encode())
 
 
+def owner_of(folder: Path) -> Owner | None:
+    """Whose a folder is; None when that is not written there, or not legibly."""
+    try:
+        return Owner.decode((folder / OWNER_FILE).read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def is_left_behind(folder: Path) -> bool:
     """Whether the process that a folder belongs to is dead. Without a legible name, whether it is old."""
-    with contextlib.suppress(OSError):
-        owner = Owner.decode((folder / OWNER_FILE).read_text())
-        if owner is not None:
-            return owner.is_dead()
+    owner = owner_of(folder)
+    if owner is not None:
+        return owner.is_dead()
     with contextlib.suppress(OSError):
         return folder.lstat().st_mtime < time.time() - OWNERLESS_S
     return False

@@ -82,9 +82,14 @@ def plan_resume(root: DataRoot, place: BatchPlace, state: BatchState, options: R
 
 def _config(root: DataRoot, place: BatchPlace, state: BatchState) -> Path:
     """The file that the batch was made from, as it is now; the batch's own copy when it is gone."""
-    named = Path(str(state.header.get("config", "")))
-    places = (named, root.path.parent / named, place.folder / "config.toml")
-    return next((path for path in places if path.is_file()), places[-1])
+    named, began_in = Path(str(state.header.get("config", ""))), Path(str(state.header.get("directory", ".")))
+    for path in (named, root.path.parent / named):
+        if path.is_file():
+            return path
+    if began_in.resolve() != Path.cwd():
+        advice = f"resume it there, or name the file: run FILE --resume {place.stamp}"
+        raise ConfigError(f"{shown_path(place.folder)}: was begun in {began_in}, where its paths lead from; {advice}")
+    return place.folder / "config.toml"
 
 
 def _is_missing(result: RunResult, retry_failed: bool) -> bool:

@@ -62,6 +62,7 @@ class Signals:
     def _handle(self, number: int) -> None:
         if self.exit_code is not None:
             _within(KILL_LIMIT_S, self._backend.kill)
+            _within(WARN_LIMIT_S, _give_terminal_back)
             os._exit(self.exit_code)
         self.exit_code = ExitCode.TERMINATED if number == signal.SIGTERM else ExitCode.INTERRUPTED
         text = f"stopping: open sandboxes are ended and {self._what_is_kept}; again to leave at once"
@@ -71,6 +72,14 @@ class Signals:
 
 def _note(number: int, frame: object) -> None:
     """Being there is enough: the interpreter has put the number on the pipe."""
+
+
+def _give_terminal_back() -> None:
+    """Show the cursor, which the live board has hidden, and begin a line."""
+    for descriptor in (1, 2):
+        if os.isatty(descriptor):
+            os.write(descriptor, b"\x1b[?25h\n")
+            return
 
 
 def _within(limit_s: float, work: Callable[[], None]) -> None:

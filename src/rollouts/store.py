@@ -23,6 +23,7 @@ from filelock import FileLock
 from rollouts.config import is_name
 from rollouts.errors import NotFoundError, StoreError
 from rollouts.files import (
+    JOURNAL_ADVICE,
     Journal,
     encode,
     make_folder,
@@ -127,14 +128,16 @@ class BatchState:
     @staticmethod
     def load(folder: Path) -> "BatchState":
         """Fold a batch's journal."""
-        state = BatchState()
+        state, number = BatchState(), 0
         try:
             for event in read_journal(folder / "events.jsonl"):
+                number += 1
                 state.apply(event)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise StoreError(f"{folder}/events.jsonl: the journal is damaged") from None
+            problem = f"the journal is damaged: line {number} makes no sense{JOURNAL_ADVICE}"
+            raise StoreError(f"{folder}/events.jsonl: {problem}") from None
         if not state.header:
-            raise StoreError(f"{folder}/events.jsonl: the batch was never fully made")
+            raise StoreError(f"{folder}/events.jsonl: does not begin with a batch: it was never fully made, or cut off")
         return state
 
     def manifest(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Many at once: boxes with a network, batches on one engine, commands on one batch; and what the dead leave."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.engines import OwnEngine, own_engine
 from tests.soak import (
     PATIENCE_S,
     Process,
+    batch_folder,
     check_complete,
     end,
     events,
@@ -203,3 +205,22 @@ def test_orphans_of_a_killed_orchestrator_are_removed_and_a_live_ones_boxes_stay
     assert ran.code == 0, ran.err
     assert place.boxes() == theirs
     assert other.poll() is None
+
+
+def test_orphans_of_a_batch_that_was_killed_at_its_very_end_are_removed_by_resume(
+    project: Project, tmp_path: Path
+) -> None:
+    boxes = tmp_path / "boxes"
+    boxes.mkdir()
+    project.config(QUICK)
+    assert project("run", "bench.toml", "--backend", "local", env={"TMPDIR": str(boxes)}).code == 0
+    journal = batch_folder(project) / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert b'"finished"' in lines[-1]
+    journal.write_bytes(b"".join(lines[:-1]))
+    left = boxes / f"rollouts-{os.getuid()}" / "half-removed-1"
+    left.mkdir()
+    again = project("resume", "bench", env={"TMPDIR": str(boxes)})
+    assert again.code == 0, again.err
+    check_complete(project, 2)
+    assert not left.exists()

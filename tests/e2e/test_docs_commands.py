@@ -25,6 +25,7 @@ NOT_RUN = {
     "make setup": "installs packages; the tests run in what it makes",
     ". .venv/bin/activate": "the copy has no .venv; PATH is set for the tests as this would do it",
     "make test": "would run this test again, and so on",
+    "make soak": "takes ten minutes; its tests run in a short form anyway",
     "make lint types": "steps of their own in .ci/run; they judge the code, not the docs",
     "make lock": "needs uv and a package index",
     'eval "$(.ci/engine)"': "installs packages and starts an engine",

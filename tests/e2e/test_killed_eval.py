@@ -34,7 +34,7 @@ def ended(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_eval_killed_at_any_write_is_finished_by_the_same_command(
+def test_kill_9_at_any_write_of_eval_is_finished_by_the_same_command(
     commands: Commands, ended: Path, tmp_path: Path
 ) -> None:
     def kill(point: int) -> Tried:

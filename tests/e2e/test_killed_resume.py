@@ -39,7 +39,7 @@ def stopped(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def test_resume_killed_at_any_write_is_finished_by_resume(commands: Commands, stopped: Path, tmp_path: Path) -> None:
+def test_kill_9_at_any_write_of_resume_is_finished_by_resume(commands: Commands, stopped: Path, tmp_path: Path) -> None:
     before = Left.by(stopped)
 
     def kill(point: int) -> Tried:

@@ -51,7 +51,7 @@ def kill_and_finish(commands: Commands, folder: Path, point: int) -> Tried:
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])  # a third of the points each: all at once take long on a busy machine
-def test_run_killed_at_any_write_is_finished_by_resume(
+def test_kill_9_at_any_write_of_run_is_finished_by_resume(
     first: int, commands: Commands, warm: Path, tmp_path: Path
 ) -> None:
     def kill(point: int) -> Tried:

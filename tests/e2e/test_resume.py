@@ -244,6 +244,14 @@ def test_without_its_file_a_batch_goes_on_with_its_own_copy(project: Project) ->
     assert project("resume", "bench").code == 0
 
 
+def test_from_another_folder_it_is_told_where_the_batch_was_begun(project: Project, tmp_path: Path) -> None:
+    kept = tmp_path / "deep/kept"
+    assert project("run", "bench.toml", "--data-dir", kept).code == 0
+    ran = Project(kept)("resume", "bench", "--data-dir", kept)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert f"was begun in {project.folder}" in ran.err
+
+
 def test_a_torn_last_line_of_the_journal_is_as_if_it_was_never_written(project: Project) -> None:
     batch = interrupted(project)
     with (batch / "events.jsonl").open("ab") as journal:

@@ -238,7 +238,7 @@ def test_summarize_and_list_show_what_was_run(project: Project) -> None:
         ("a", 2, {"launched": 2}),
         ("b", 2, {"launched": 2}),
     ]
-    assert re.search(rf"^bench +{stamp} +local +4 +4 ", project("list").out, re.M)
+    assert re.search(rf"^bench +{stamp} +finished +local +4 +4 ", project("list").out, re.M)
     assert project("list", "--json").json()["batches"][0]["rollout_dir"] == f"data/rollouts/bench/{stamp}"
 
 

@@ -733,13 +733,16 @@ def test_a_local_box_whose_process_died_while_making_or_removing_it_is_removed(t
     backend = LocalBackend(DockerSettings(), tmp_path / "cache")
     backend._boxes = tmp_path / "boxes"
     dead = replace(Owner.current(), start_time="0").encode()
-    left = {"run-0.1-1": {}, ".new-old": {}, ".new-torn": {"owner": ""}, ".new-dead": {"owner": dead}}
+    nobody, me = 9_999_999, os.getpid()
+    left = {"run-0.1-1": {}, f".new-{nobody}-a": {}, f".new-{nobody}-b": {"owner": "["}, f".new-{me}-old": {}}
+    left[f".new-{me}-dead"] = {"owner": dead}
     left["run-1.1-1"] = {"owner": dead, "app": "x"}
-    kept: dict[str, dict[str, str]] = {".new-young": {}, "run-2.1-1": {"owner": Owner.current().encode()}, "notes": {}}
+    kept: dict[str, dict[str, str]] = {f".new-{me}-young": {}, "notes": {}}
+    kept["run-2.1-1"] = {"owner": Owner.current().encode()}
     for name, files in {**left, **kept}.items():
         write_tree(backend._boxes / name, {file: text.encode() for file, text in files.items()})
         (backend._boxes / name).mkdir(parents=True, exist_ok=True)
-        if name in (".new-old", ".new-torn", "notes"):
+        if name in (f".new-{me}-old", "notes"):
             os.utime(backend._boxes / name, (1, 1))
     expected = sorted(str(backend._boxes / name) for name in left)
     assert backend.reap(dry_run=True) == expected

@@ -169,7 +169,7 @@ def test_a_journal_of_one_torn_line_is_empty(tmp_path: Path) -> None:
 
 def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path) -> None:
     (tmp_path / "j").write_bytes(b'{"n": 1}\n{"n": \n{"n": 3}\n')
-    with pytest.raises(StoreError, match=r"/j: a line is not valid JSON; the journal is damaged$"):
+    with pytest.raises(StoreError, match=r"/j: the journal is damaged: line \d is not valid JSON; "):
         read(tmp_path / "j")
 
 

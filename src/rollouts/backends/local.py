@@ -44,8 +44,8 @@ from rollouts.backends.handout import Handout
 from rollouts.backends.processes import box_main, kill_marked, memory_bytes
 from rollouts.config import DockerSettings
 from rollouts.errors import ImageFailed, SandboxFailed
-from rollouts.files import remove_tree
-from rollouts.owner import OWNER_FILE, claim, is_left_behind
+from rollouts.files import is_alive, remove_tree
+from rollouts.owner import OWNER_FILE, claim, is_left_behind, owner_of
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class LocalBackend(Backend):
 
     def _make_owned(self, box: Path) -> None:
         """A box has an owner at every instant of its life, so that it is clear whose it is whenever we are killed."""
-        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self._boxes))
+        new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{os.getpid()}-", dir=self._boxes))
         try:
             claim(new)
             new.rename(box)
@@ -415,10 +415,14 @@ def _give(folder: Path, uid: int) -> None:
 
 
 def _is_abandoned(box: Path) -> bool:
-    """By its owner. A box without one is being removed: it is made with it, and it goes last."""
-    if box.is_symlink() or not box.is_dir() or not re.fullmatch(r".+-\d+|\.new-.+", box.name):
+    """By its owner. A box without one is being removed: it is made with it, and it goes last.
+
+    One that is still being made may not have its owner yet, or not all of it; it has its process in its name.
+    """
+    made = re.fullmatch(rf".+-\d+|{re.escape(_NEW)}(\d+)-.+", box.name)
+    if made is None or box.is_symlink() or not box.is_dir():
         return False  # nothing that we make
-    if not box.name.startswith(_NEW) and not (box / OWNER_FILE).exists():
+    if owner_of(box) is None and (made[1] is None or not is_alive(int(made[1]))):
         return True
     return is_left_behind(box)
 

@@ -16,6 +16,7 @@ from rollouts.errors import JobCancelled, RolloutsError, SandboxFailed, StoreErr
 from rollouts.eval_manifest import Evaluated
 from rollouts.files import remove_stale, write_json, write_whole
 from rollouts.logs import LogFile, Scrubber
+from rollouts.outage import MAX_EXCUSED
 from rollouts.results import RunError, RunResult, Status
 from rollouts.schedule import backoff_s
 from rollouts.scoring.score import Place, Scorer
@@ -29,8 +30,6 @@ from rollouts.workspace import count_changes, file_changes
 RESULTS = "evaluation_results.json"
 MAX_RESULTS_BYTES = 256 * 1024 * 1024
 CARD = "scoring_results.md"
-MAX_EXCUSED = 10
-"""How often an engine that went away may excuse a failure."""
 _OF_THE_RUN = ("run_id", "task_id", "model", "agent", "run_dir")
 _OUR_WORDS = ("run_id", "task_id", "outcome", "status", "judged_by", "kind", "action", "type", "stage", "backend")
 _UNSCORED = (Status.SANDBOX_FAILED, Status.CANCELLED)

@@ -105,9 +105,9 @@ def _list(title: str, notes: Sequence[str]) -> str:
 def _text(value: object) -> str:
     """Plain prose: neither markup nor a table's end."""
     text = printable(" ".join(str(value).split()))[:1000]
-    for mark in "\\`*_[]<>|#":
+    for mark in "\\`*_[]<>|#~":
         text = text.replace(mark, f"\\{mark}")
-    return text
+    return re.sub(r"^(\d*)([-+=.)])(?=[-=\s]|$)", r"\1\\\2", text)  # at its start it would make a list, or a line
 
 
 def _code(value: object) -> str:
