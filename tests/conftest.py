@@ -4,8 +4,11 @@ A test marked `docker` is skipped, with the way to an engine as its reason, when
 instead, so that a build without an engine is never green by accident.
 """
 
+import atexit
 import contextlib
 import os
+import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +22,23 @@ from tests.boxes import base_image, engine_trouble
 
 
 def pytest_configure() -> None:
-    """Commands that tests start make their boxes from the same image."""
+    """What commands that tests start get from here, however the tests themselves were started."""
     os.environ["ROLLOUTS_BASE_IMAGE"] = base_image()
+    _have_own_temporary_folder()
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored behind `&` and `nohup`, and so by whatever we start
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def _have_own_temporary_folder() -> None:
+    """Local boxes lie there: beside those of other tests, commands would tell of what they find there and remove."""
+    system = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", os.environ.get("ROLLOUTS_TESTS_TEMP", system))
+    os.environ.setdefault("ROLLOUTS_TESTS_TEMP", system)
+    own = Path(tempfile.mkdtemp(prefix="rt-", dir=os.environ["ROLLOUTS_TESTS_TEMP"]))  # short: sockets lie there too
+    own.chmod(0o1777)
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,7 +19,7 @@ from typing import Any
 from tests.command_line import SCRIPT, Project
 
 FULL = os.environ.get("ROLLOUTS_SOAK") == "full"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """How long something may take that takes moments on an idle machine."""
 Process = subprocess.Popen[bytes]
 

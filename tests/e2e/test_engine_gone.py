@@ -17,7 +17,7 @@ agent = "slow"
 parallel = {RUNS}
 retries = 0
 [agents.slow]
-command = "echo ready; sleep 3; echo done >>hello.txt"
+command = "echo ready; sleep 6; echo done >>hello.txt"
 [[tasks]]
 prepared_dir = "tasks/greet"
 rollouts = {RUNS}

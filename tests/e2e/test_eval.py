@@ -17,7 +17,7 @@ from filelock import FileLock
 from tests.command_line import SAMPLES, SCRIPT, Project, Ran
 from tests.model_server import completion, refusal, serve
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 TIMES = ("backend", "evaluated_at", "duration_s")
 """What may differ between two evaluations of the same patch."""
 FIX = "sed -i s/hello/world/ hello.txt"
