@@ -64,6 +64,17 @@ def test_a_stopped_batch_keeps_partial_patches_and_ends_soon(
         assert result["changes"]["lines_added"] == 1
 
 
+def test_a_terminal_that_hangs_up_twice_is_no_second_signal(project: Project) -> None:
+    """Its shell tells it, and so does the kernel."""
+    process = start(project, "local")
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)  # far apart: two that are noted at once would be one
+    process.communicate(timeout=PATIENCE_S / 2)
+    assert process.returncode == 130
+    assert [result["status"] for result in project.manifest()["results"]] == ["cancelled", "cancelled", "pending"]
+
+
 def test_what_was_to_be_ignored_stays_ignored(project: Project) -> None:
     process = start(project, "local", "nohup")
     process.send_signal(signal.SIGHUP)
