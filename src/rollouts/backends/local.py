@@ -304,7 +304,8 @@ class _BoxProcess:
                 selector.register(pipe, selectors.EVENT_READ, take)
             next_look = time.monotonic() + LOOK_EVERY_S
             while selector.get_map():
-                for key, _ in selector.select(max(0.0, next_look - time.monotonic())):
+                came = selector.select(max(0.0, next_look - time.monotonic()))
+                for key, _ in came:
                     data = os.read(key.fd, 65536)
                     key.data(data) if data else selector.unregister(key.fileobj)
                 if (self._handout.done or self._plain) and process.poll() is not None:
@@ -312,7 +313,7 @@ class _BoxProcess:
                     return
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + LOOK_EVERY_S
-                    if self._must_end(process.pid):
+                    if self._must_end(process.pid, more_waits=bool(came or selector.select(0))):
                         return
                     if self._watch.wants_stop():
                         self._ask_to_end(process.pid)
@@ -327,8 +328,8 @@ class _BoxProcess:
                     take(data)
                     left -= len(data)
 
-    def _must_end(self, pid: int) -> bool:
-        self._why = self._watch.overdue()
+    def _must_end(self, pid: int, *, more_waits: bool) -> bool:
+        self._why = self._watch.overdue(more_waits=more_waits)
         if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
