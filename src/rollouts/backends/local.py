@@ -139,22 +139,23 @@ class LocalBackend(Backend):
         self._raise_if_cancelled()
         box = self._box(job.job_id)
         try:
-            uid = self._make_box(box, job)
+            self._make_owned(box)
+            return self._run_in(box, job, sink)
+        except OSError as exc:
+            raise SandboxFailed(f"cannot make a sandbox at {box}: {exc.strerror or exc}") from exc
+
+    def _run_in(self, box: Path, job: Job, sink: LogSink) -> JobResult:
+        """In a box that this call made: only such a one may be freed when something goes wrong."""
+        try:
+            uid = self._lay_out(box, job)
             command = self._command(box, job, uid)
             return _BoxProcess(self, box, job, sink).run(command, self._environment(box, job))
-        except OSError as exc:
-            self._free(box)
-            raise SandboxFailed(f"cannot make a sandbox at {box}: {exc.strerror or exc}") from exc
         except BaseException:
             self._free(box)
             raise
 
-    def _make_box(self, box: Path, job: Job) -> int | None:
-        """Lay the folder out; returns the user id that it belongs to when that is not ours."""
-        self._boxes.mkdir(mode=0o711, exist_ok=True)
-        if not self._boxes_are_ours():
-            raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
-        self._make_owned(box)
+    def _lay_out(self, box: Path, job: Job) -> int | None:
+        """Fill the folder; returns the user id that it belongs to when that is not ours."""
         for name in ("app", "tools", "tools/in", "tools/out", "home"):
             (box / name).mkdir()
         if job.image.overlay:
@@ -175,6 +176,9 @@ class LocalBackend(Backend):
 
     def _make_owned(self, box: Path) -> None:
         """A box has an owner at every instant of its life, so that it is clear whose it is whenever we are killed."""
+        self._boxes.mkdir(mode=0o711, exist_ok=True)
+        if not self._boxes_are_ours():
+            raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
         new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{os.getpid()}-", dir=self._boxes))
         try:
             claim(new)
