@@ -125,6 +125,9 @@ _CODE = re.compile(rb"[A-Za-z0-9+/_\r\n-]+")
 _SURE_START = 4
 """So many characters of a code before a break are taken for the start of a secret, and wait for what follows."""
 
+_HEAD = 8
+"""So many bytes at the start of a secret are looked for; hardly any other text has them."""
+
 
 class Scrubber:
     """Replaces known secret values in a stream, also where one is split over two pieces."""
@@ -191,9 +194,18 @@ class Scrubber:
 
     @staticmethod
     def _overlap(data: bytes, secret: bytes) -> int:
-        """How much of the end of `data` may be the start of a secret."""
-        longest = min(len(data), len(secret) - 1)
-        return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)
+        """How much of the end of `data` may be the start of a secret.
+
+        Secrets may have thousands of bytes: only where their first few stand is the rest looked at.
+        """
+        longest, head = min(len(data), len(secret) - 1), secret[:_HEAD]
+        at = data.find(head, len(data) - longest)
+        while at >= 0:
+            if secret.startswith(data[at:]):
+                return len(data) - at
+            at = data.find(head, at + 1)
+        short = range(min(longest, _HEAD - 1), 0, -1)
+        return next((size for size in short if data.endswith(head[:size])), 0)
 
 
 def _joined(data: bytes) -> bytes:

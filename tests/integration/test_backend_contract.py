@@ -21,7 +21,8 @@ import docker
 import pytest
 
 from rollouts.backends import base, disk_use
-from rollouts.backends.base import Ended
+from rollouts.backends.base import Ended, Job
+from rollouts.backends.bubblewrap import Isolation
 from rollouts.backends.local import LocalBackend
 from rollouts.config import DockerSettings, Limits
 from rollouts.errors import JobCancelled, SandboxFailed
@@ -750,6 +751,21 @@ def test_a_local_box_whose_process_died_while_making_or_removing_it_is_removed(t
     assert backend.reap() == expected
     assert {box.name for box in backend._boxes.iterdir()} == set(kept)
     backend.close()
+
+
+def test_a_box_of_the_same_name_that_another_made_is_left_alone(tmp_path: Path) -> None:
+    """Two containers that share their /tmp may have processes of equal numbers."""
+    backend = LocalBackend(DockerSettings(), tmp_path / "cache", Isolation.NONE)
+    backend._boxes = tmp_path / "boxes"
+    image = make_image(tmp_path / "task")
+    job = Job("run-0.1", "run-0", "b", image, ("true",), {}, Limits(), 10.0, "none", tmp_path / "out")
+    theirs = backend._box(job.job_id)
+    write_tree(theirs, {"owner": b"another", "app/repo/work.txt": b"theirs"})
+    with pytest.raises(SandboxFailed, match="cannot make a sandbox"):
+        backend.run(job, lambda data: None)
+    backend.close()  # waits for what is being removed
+    assert (theirs / "app/repo/work.txt").read_bytes() == b"theirs"
+    assert list(backend._boxes.iterdir()) == [theirs]
 
 
 def test_boxes_behind_a_link_are_not_ours(tmp_path: Path) -> None:

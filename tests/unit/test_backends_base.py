@@ -242,6 +242,69 @@ def test_a_box_that_was_killed_at_its_limit_stays_a_timeout_when_all_are_to_end(
     assert box.watch.how_it_ended(out_of_memory=False) is Ended.TIMEOUT
 
 
+def test_what_a_box_said_while_nobody_listened_is_read_before_it_is_overdue(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.say("begin")
+    box.now += 100 + 2 * GRACE_S + 7
+    assert box.watch.overdue(more_waits=True) is None
+    box.say("ended 0 exited")
+    box.say("done")
+    assert box.after(0) is None
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.EXITED
+
+
+@pytest.mark.parametrize("lines", [[], ["begin"], ["begin", "ended 0 exited"]])
+def test_a_box_that_talks_without_end_is_not_listened_to_for_ever(lines: list[str], tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    for line in lines:
+        box.say(line)
+    box.now += 1000
+    assert box.watch.overdue(more_waits=True) is None
+    box.now += GRACE_S + 1
+    assert box.watch.overdue(more_waits=True) is not None
+
+
+def test_a_box_of_which_nothing_is_wanted_is_not_listened_to_when_all_are_to_end(tmp_path: Path) -> None:
+    box = Box(tmp_path, capture=False)
+    box.say("begin")
+    box.cancelled.set()
+    assert box.watch.overdue(more_waits=True) == "it was ended: everything stops"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_box_that_ended_by_itself_before_it_could_be_killed_is_no_timeout(cancelled: bool, tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.say("begin")
+    assert box.after(100 + 2 * GRACE_S + 7) == "the job's time is over"
+    if cancelled:
+        box.cancelled.set()
+    box.say("ended 0 exited")
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.TIMEOUT
+    box.say("done")
+    assert box.watch.ended_by_itself()
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.EXITED
+
+
+def test_a_timeout_is_believed_also_when_all_of_it_is_read_in_one_instant(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.after(107)
+    for line in ("begin", "ended 124 timeout", "done"):
+        box.say(line)
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.TIMEOUT
+    assert box.watch.duration_s() == 100
+
+
+def test_a_timeout_that_comes_too_early_is_not_believed_however_long_the_handout_takes(tmp_path: Path) -> None:
+    box = Box(tmp_path)
+    box.say("begin")
+    box.after(50)
+    box.say("ended 124 timeout")
+    box.after(60)
+    box.say("done")
+    assert box.watch.how_it_ended(out_of_memory=False) is Ended.EXITED
+    assert box.watch.duration_s() == 50
+
+
 def test_a_box_lives_longer_by_itself_than_anyone_outside_would_let_it() -> None:
     words = job().supervisor(PATHS, boxed=True, unpack=False, capture=False)
     assert float(words[words.index("--ttl") + 1]) > START_LIMIT_S + job().hard_limit_s

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import random
 import re
 import threading
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -274,3 +276,48 @@ def test_a_secret_of_several_lines_is_hidden_in_a_patch_too() -> None:
     patch = "@@ -0,0 +1,4 @@\n+" + secret.replace("\n", "\n+") + "\n context\n"
     assert Scrubber([secret]).text(patch) == "@@ -0,0 +1,4 @@\n+[secret]\n+\n+\n+\n context\n"
     assert Scrubber([secret]).text(f"x {secret} y") == "x [secret] y"
+
+
+def slow_overlap(data: bytes, secret: bytes) -> int:
+    """What `_overlap` means."""
+    longest = min(len(data), len(secret) - 1)
+    return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)
+
+
+FEW_LETTERS = st.lists(st.sampled_from([b"a", b"b", b"ab", b"aaaaaaaa", b"abababab"]), max_size=12).map(b"".join)
+
+
+@given(data=FEW_LETTERS, secret=FEW_LETTERS.filter(bool), more=FEW_LETTERS, size=st.integers(0, 60))
+def test_the_start_of_a_secret_at_the_end_is_found_as_by_trying_every_length(
+    data: bytes, secret: bytes, more: bytes, size: int
+) -> None:
+    for text in (data, data + secret[:size], data + secret[:size] + more):
+        assert Scrubber._overlap(text, secret) == slow_overlap(text, secret)
+
+
+class Counted(bytes):
+    """Counts how often a part of it is taken or looked for."""
+
+    steps = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        Counted.steps += 1
+        part = super().__getitem__(key)
+        return Counted(part) if isinstance(part, bytes) else part
+
+    def find(self, *args: Any) -> int:
+        Counted.steps += 1
+        return super().find(*args)
+
+    def endswith(self, *args: Any) -> bool:
+        Counted.steps += 1
+        return super().endswith(*args)
+
+
+def test_a_long_secret_takes_few_steps_to_look_for() -> None:
+    dice = random.Random(7)
+    secret = Counted(bytes(dice.choices(b"abcdefghijklmnopqrstuvwxyz", k=3200)))
+    data = Counted(bytes(dice.choices(b"abcdefghijklmnopqrstuvwxyz", k=32_768)) + secret[:5])
+    Counted.steps = 0
+    assert Scrubber._overlap(data, secret) == 5
+    assert Counted.steps < 100  # trying every length takes thousands

@@ -335,6 +335,9 @@ class Backend(ABC):
             raise JobCancelled
 
 
+_TIME_IS_OVER = "the job's time is over"
+
+
 class Watch:
     """Tells when a box must be ended from outside: the same rule for every backend."""
 
@@ -345,6 +348,7 @@ class Watch:
         self._cancelled = cancelled or threading.Event()
         self._started = clock()
         self._stopping_since: float | None = None
+        self._late_since: float | None = None
         self.asked = False
         """Whether the box was asked to end; set by the backend when it has done so."""
         self.timed_out = False
@@ -355,18 +359,36 @@ class Watch:
         runs = self._handout.began is not None and self._handout.ended_at is None
         return self._cancelled.is_set() and self._job.capture and runs and not self.asked
 
-    def overdue(self) -> str | None:
-        """Why the box must end now, or None."""
+    def overdue(self, *, more_waits: bool = False) -> str | None:
+        """Why the box must end now, or None.
+
+        `more_waits`: something the box said was not read yet. After we were stopped ourselves it may say that all went
+        well, so it is read first; but a box that talks without end is not listened to for ever.
+        """
         now, handout = self._clock(), self._handout
         if handout.broken:
             return f"the handout broke off: {handout.broken}"
+        if self._cancelled.is_set() and (not self._job.capture or handout.began is None):
+            return "it was ended: everything stops"
+        late = self._late(now)
+        if late is None:
+            self._late_since = None
+            return None
+        self._late_since = now if self._late_since is None else self._late_since
+        if more_waits and now <= self._late_since + GRACE_S:
+            return None
+        self.timed_out = late == _TIME_IS_OVER
+        return late
+
+    def _late(self, now: float) -> str | None:
+        """Which of its times the box has exceeded."""
+        handout = self._handout
         if self._cancelled.is_set() and (unwilling := self._unwilling(now)):
             return unwilling
         if handout.began is None:
             return "the box did not start in time" if now > self._started + START_LIMIT_S else None
         if handout.ended_at is None:
-            self.timed_out = now > handout.began + self._job.hard_limit_s
-            return "the job's time is over" if self.timed_out else None
+            return _TIME_IS_OVER if now > handout.began + self._job.hard_limit_s else None
         return "handing out took too long" if now > handout.ended_at + HANDOUT_LIMIT_S else None
 
     def written_too_much(self, written_bytes: Callable[[], int]) -> str | None:
@@ -378,10 +400,8 @@ class Watch:
         return f"wrote more than {limit_mb} MB, limits.disk_mb"
 
     def _unwilling(self, now: float) -> str | None:
-        """Why a box need not be waited for once all are to end: nothing is wanted of it, or it had its time."""
+        """Why a box need not be waited for any more once all are to end: it had its time."""
         self._stopping_since = self._stopping_since or now
-        if not self._job.capture or self._handout.began is None:
-            return "it was ended: everything stops"
         late = now > self._stopping_since + STOP_LIMIT_S
         return f"it did not end within {STOP_LIMIT_S:g} s of being asked to" if late else None
 
@@ -403,15 +423,24 @@ class Watch:
             return Ended.CANCELLED
         return Ended.TIMEOUT if self.is_timeout() else Ended.EXITED
 
+    def ended_by_itself(self) -> bool:
+        """Whether the supervisor says so and handed all out: then whatever we held against the box came too late."""
+        return self._handout.done and self._handout.how == "exited"
+
     def is_timeout(self) -> bool:
-        """By our own record, or by the supervisor's word where our clock agrees: a job could send it the signal."""
-        on_time = self.duration_s() >= self._job.timeout_s - 1.0
-        return self.timed_out or (self._handout.timed_out and on_time)
+        """By our own record, or by the supervisor's word where our clock agrees: a job could send it the signal.
+
+        Counted from when we started the box: its lines may have waited for us, and then all come in one instant.
+        """
+        spent_s = (self._handout.ended_at or self._clock()) - self._started
+        on_time = spent_s >= self._job.timeout_s - 1.0
+        return (self.timed_out and not self.ended_by_itself()) or (self._handout.timed_out and on_time)
 
     def duration_s(self) -> float:
-        """The command's own time, as far as it is known."""
+        """The command's own time, as far as it is known; a job that ran over time had all of its time."""
         began = self._handout.began or self._started
-        return (self._handout.ended_at or self._clock()) - began
+        seen_s = (self._handout.ended_at or self._clock()) - began
+        return max(seen_s, self._job.timeout_s) if self.is_timeout() else seen_s
 
 
 class Once:

@@ -375,7 +375,8 @@ class _Container:
         next_look = time.monotonic() + LOOK_EVERY_S
         kill_by = None
         while True:
-            if poll.poll(LOOK_EVERY_S * 1000):
+            came = poll.poll(LOOK_EVERY_S * 1000)
+            if came:
                 data = wire.recv(262144)
                 if not data:
                     return
@@ -385,7 +386,7 @@ class _Container:
             if time.monotonic() < next_look:
                 continue
             next_look = time.monotonic() + LOOK_EVERY_S
-            if kill_by is None and self._must_end():
+            if kill_by is None and self._must_end(more_waits=bool(came or poll.poll(0))):
                 kill_by = time.monotonic() + END_LIMIT_S
                 self._signal("KILL")
             elif kill_by is None and self._watch.wants_stop():
@@ -394,8 +395,8 @@ class _Container:
             elif kill_by is not None and time.monotonic() > kill_by:
                 raise SandboxFailed(f"the engine did not end the container within {END_LIMIT_S:.0f} s")
 
-    def _must_end(self) -> bool:
-        self._why = self._watch.overdue()
+    def _must_end(self, *, more_waits: bool) -> bool:
+        self._why = self._watch.overdue(more_waits=more_waits)
         if self._why is None and not self._backend._engine_limits_disk:
             self._why = self._watch.written_too_much(lambda: self._backend._disk.bytes_of(self._id))
         return self._why is not None
@@ -440,7 +441,7 @@ class _Container:
             duration_s=watch.duration_s(),
             outputs=outputs,
             workspace=self._take_out() if lost else None,
-            notes=(*handout.notes, *((self._why,) if self._why else ())),
+            notes=(*handout.notes, *((self._why,) if self._why and not watch.ended_by_itself() else ())),
             free=lambda: self._backend._free(self._id),
         )
 

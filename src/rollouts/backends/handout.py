@@ -121,7 +121,6 @@ class Handout:
     broken: str | None = None
     files: dict[str, Path] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """The last line was too long to wait for its end, so what comes next is more of it."""
     _open: BinaryIO | None = None
     _left: int = 0
     _total: int = 0

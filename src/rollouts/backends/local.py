@@ -139,22 +139,23 @@ class LocalBackend(Backend):
         self._raise_if_cancelled()
         box = self._box(job.job_id)
         try:
-            uid = self._make_box(box, job)
+            self._make_owned(box)
+            return self._run_in(box, job, sink)
+        except OSError as exc:
+            raise SandboxFailed(f"cannot make a sandbox at {box}: {exc.strerror or exc}") from exc
+
+    def _run_in(self, box: Path, job: Job, sink: LogSink) -> JobResult:
+        """In a box that this call made: only such a one may be freed when something goes wrong."""
+        try:
+            uid = self._lay_out(box, job)
             command = self._command(box, job, uid)
             return _BoxProcess(self, box, job, sink).run(command, self._environment(box, job))
-        except OSError as exc:
-            self._free(box)
-            raise SandboxFailed(f"cannot make a sandbox at {box}: {exc.strerror or exc}") from exc
         except BaseException:
             self._free(box)
             raise
 
-    def _make_box(self, box: Path, job: Job) -> int | None:
-        """Lay the folder out; returns the user id that it belongs to when that is not ours."""
-        self._boxes.mkdir(mode=0o711, exist_ok=True)
-        if not self._boxes_are_ours():
-            raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
-        self._make_owned(box)
+    def _lay_out(self, box: Path, job: Job) -> int | None:
+        """Fill the folder; returns the user id that it belongs to when that is not ours."""
         for name in ("app", "tools", "tools/in", "tools/out", "home"):
             (box / name).mkdir()
         if job.image.overlay:
@@ -175,6 +176,9 @@ class LocalBackend(Backend):
 
     def _make_owned(self, box: Path) -> None:
         """A box has an owner at every instant of its life, so that it is clear whose it is whenever we are killed."""
+        self._boxes.mkdir(mode=0o711, exist_ok=True)
+        if not self._boxes_are_ours():
+            raise SandboxFailed(f"{self._boxes} belongs to someone else; set TMPDIR to a folder of your own")
         new = Path(tempfile.mkdtemp(prefix=f"{_NEW}{os.getpid()}-", dir=self._boxes))
         try:
             claim(new)
@@ -304,7 +308,8 @@ class _BoxProcess:
                 selector.register(pipe, selectors.EVENT_READ, take)
             next_look = time.monotonic() + LOOK_EVERY_S
             while selector.get_map():
-                for key, _ in selector.select(max(0.0, next_look - time.monotonic())):
+                came = selector.select(max(0.0, next_look - time.monotonic()))
+                for key, _ in came:
                     data = os.read(key.fd, 65536)
                     key.data(data) if data else selector.unregister(key.fileobj)
                 if (self._handout.done or self._plain) and process.poll() is not None:
@@ -312,7 +317,7 @@ class _BoxProcess:
                     return
                 if time.monotonic() >= next_look:
                     next_look = time.monotonic() + LOOK_EVERY_S
-                    if self._must_end(process.pid):
+                    if self._must_end(process.pid, more_waits=bool(came or selector.select(0))):
                         return
                     if self._watch.wants_stop():
                         self._ask_to_end(process.pid)
@@ -327,8 +332,8 @@ class _BoxProcess:
                     take(data)
                     left -= len(data)
 
-    def _must_end(self, pid: int) -> bool:
-        self._why = self._watch.overdue()
+    def _must_end(self, pid: int, *, more_waits: bool) -> bool:
+        self._why = self._watch.overdue(more_waits=more_waits)
         if memory_bytes(pid) > self._job.limits.memory_mb * 1024 * 1024:
             self._out_of_memory = True
             self._why = f"more than {self._job.limits.memory_mb} MB of memory"
