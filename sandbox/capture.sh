@@ -67,6 +67,11 @@ stage "$out/skipped.txt"
 write_patch --find-renames || exit 1
 # Whoever made more than anyone reads made it of large files, most likely: what is small is still a result.
 too_much=
+if is_too_large; then # what was changed of the source, while all of it is still there
+    mv "$out/diff.patch" "$out/whole.patch" && clean_git read-tree HEAD || exit 1
+    clean_git add -u --ignore-errors 2>/dev/null
+    write_patch && mv "$out/diff.patch" "$out/changed.patch" && mv "$out/whole.patch" "$out/diff.patch" || exit 1
+fi
 for smaller_kb in 1024 64; do
     is_too_large || break
     clean_git read-tree HEAD || exit 1
@@ -76,9 +81,13 @@ for smaller_kb in 1024 64; do
     too_much="changed files of more than $smaller_kb KB"
 done
 if is_too_large; then # of many small ones, then: what came with an installation, most likely, is new
-    clean_git read-tree HEAD && clean_git add -u --ignore-errors 2>/dev/null
-    write_patch --find-renames || exit 1
+    mv "$out/changed.patch" "$out/diff.patch"
     too_much="new files"
+fi
+if is_too_large; then
+    clean_git read-tree HEAD && clean_git add -u --ignore-errors 2>/dev/null
+    write_patch || exit 1
+    too_much="new files, and changed files of more than 64 KB"
 fi
 if is_too_large; then
     : >"$out/diff.patch"

@@ -19,7 +19,7 @@ from rollouts.errors import StoreError
 
 encode = json.JSONEncoder(ensure_ascii=False).encode
 """One line of JSON. Made once: `json.dumps` with options makes an encoder each time."""
-JOURNAL_ADVICE = "; put the file back as it was, or take that line out: what it told is done again"
+JOURNAL_ADVICE = "; put the file back as it was (a line that tells of a run's start or end may be taken out instead)"
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.\d+\.tmp")
 """What `write_whole` calls a file that is not complete yet; the number is its process."""
 

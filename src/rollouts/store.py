@@ -256,6 +256,8 @@ class Batch:
         """A run's next attempt begins."""
         attempt = self.state.results[run_id].attempt + 1
         self._record({"event": "started", "at": now(), "run_id": run_id, "attempt": attempt}, sync=False)
+        if attempt > 1:
+            _task_result(self.folder, run_id).unlink(missing_ok=True)
         return self.state.results[run_id]
 
     def ended(self, result: RunResult) -> None:
@@ -329,8 +331,12 @@ def _text(result: RunResult, indent: str = "") -> str:
     return f"{indent}{{\n{lines}\n{indent}}}"
 
 
+def _task_result(batch: Path, run_id: str) -> Path:
+    return batch / "task_results" / f"{run_id}.json"
+
+
 def _write_task_result(batch: Path, result: RunResult) -> None:
-    place, content = batch / "task_results" / f"{result.run_id}.json", f"{_text(result)}\n".encode()
+    place, content = _task_result(batch, result.run_id), f"{_text(result)}\n".encode()
     with contextlib.suppress(OSError):
         if place.read_bytes() == content:
             return
@@ -394,6 +400,8 @@ def _restore(root: DataRoot, folder: Path, state: BatchState) -> None:
     for result in results:
         if result.status.is_end:
             _write_task_result(folder, result)
+        else:
+            _task_result(folder, result.run_id).unlink(missing_ok=True)
     _write_lists(root, folder, results)
     write_json(folder / "manifest.json", state.manifest())
 

@@ -510,11 +510,12 @@ def test_huge_or_binary_diff_of_junk_leaves_the_work_itself(box: Box) -> None:
 
 def test_huge_or_binary_diff_of_many_files_is_left_out_and_said_so(box: Box) -> None:
     noise = random.Random(4).randbytes
-    write_files(box.tree, {f"junk/{n}": noise(60_000) for n in range(1000)} | {"a.txt": b"mended\n"})
+    large = b"mended\n" * 20_000  # more than what is left out of new files
+    write_files(box.tree, {f"junk/{n}": noise(60_000) for n in range(1000)} | {"a.txt": large})
     (box.tree / "dir/b.txt").unlink()
     captured = box.capture()
     assert captured.skipped == "new files: the patch would have more than 65536 KB\n"
-    after = {**read_tree(box.source.tree), b"a.txt": ("file", b"mended\n")}
+    after = {**read_tree(box.source.tree), b"a.txt": ("file", large)}
     assert box.applied(captured) == {name: what for name, what in after.items() if name != b"dir/b.txt"}
 
 

@@ -437,9 +437,9 @@ class Watch:
         return (self.timed_out and not self.ended_by_itself()) or (self._handout.timed_out and on_time)
 
     def duration_s(self) -> float:
-        """The command's own time, as far as it is known; a job that ran over time had all of its time."""
+        """The command's own time, as far as it is known: if we were stopped meanwhile, no more than it can have had."""
         began = self._handout.began or self._started
-        seen_s = (self._handout.ended_at or self._clock()) - began
+        seen_s = min((self._handout.ended_at or self._clock()) - began, self._job.hard_limit_s)
         return max(seen_s, self._job.timeout_s) if self.is_timeout() else seen_s
 
 
