@@ -14,6 +14,7 @@ from rollouts.errors import StoreError
 from rollouts.owner import Owner
 
 PATIENCE_S = 1.0
+"""How long to wait for whoever works there before that is told."""
 SWEEPING_S = 30.0
 """How long to wait for whoever holds a lock just to put in order what a dead process left."""
 
